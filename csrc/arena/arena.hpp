@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "arena/geometry.hpp"
+#include "arena/mapping.hpp"
+#include "arena/page_run.hpp"
+#include "pool/page_pool.hpp"
+#include "vmm/reservation.hpp"
+#include "vmm/vmm.hpp"
+
+namespace kvcached {
+
+// A reserved range whose pages are backed on demand. Addresses never change; only what lies beneath does.
+class Arena {
+ public:
+  // Throws Misuse if the geometry does not suit the backend's granularity, OutOfMemory without address space.
+  Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry);
+
+  Address base() const noexcept { return reservation_.base(); }
+  std::size_t backed_pages() const noexcept { return backed_.size(); }
+  std::size_t mapped_bytes() const noexcept { return backed_.size() * geometry_.page_set_bytes(); }
+  bool is_backed(std::size_t page) const noexcept { return backed_.count(page) != 0; }
+  // Bytes of physical memory held: mapped, or kept for the next back().
+  std::size_t held_bytes() const noexcept { return mapped_bytes() + pool_.kept_bytes(); }
+
+  // Backs all pages or none. Pre: none of them is backed.
+  void back(const PageRuns& runs);
+  // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
+  // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
+  void unback(const PageRuns& runs, std::size_t& done);
+  // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the destructor
+  // does the same but leaks what is refused.
+  void close();
+
+ private:
+  using Segments = std::vector<Mapping>;  // one per stripe
+
+  void require_usable() const;
+  Address segment_address(std::size_t stripe, std::size_t page) const noexcept;
+  std::vector<Handle> handles_of(const PageRun& run, std::size_t stripe) const;
+  void unback_run(const PageRun& run);
+  void restore(const PageRun& run, std::size_t stripes);
+
+  std::shared_ptr<Vmm> vmm_;
+  Geometry geometry_;
+  Reservation reservation_;  // outlives the pool and the mappings below
+  PagePool pool_;
+  std::unordered_map<std::size_t, Segments> backed_;  // by page
+  bool is_lost_ = false;  // the driver refused both an operation and its undoing
+};
+
+}  // namespace kvcached

@@ -1,0 +1,88 @@
+#include "arena/index_set.hpp"
+
+namespace kvcached {
+namespace {
+
+constexpr std::size_t kWordBits = 64;
+
+std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index % kWordBits); }
+
+std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
+
+std::size_t highest(std::uint64_t word) { return kWordBits - 1 - static_cast<std::size_t>(__builtin_clzll(word)); }
+
+}  // namespace
+
+IndexSet::IndexSet(std::size_t bound) : bound_(bound) {
+  std::size_t words = bound;
+  do {
+    words = (words + kWordBits - 1) / kWordBits;
+    levels_.emplace_back(words);
+  } while (words > 1);
+}
+
+bool IndexSet::contains(std::size_t index) const noexcept {
+  return (levels_[0][index / kWordBits] & bit(index)) != 0;
+}
+
+void IndexSet::insert(std::size_t index) noexcept {
+  for (auto& level : levels_) {
+    std::uint64_t& word = level[index / kWordBits];
+    const bool was_empty = word == 0;
+    word |= bit(index);
+    if (!was_empty) return;
+    index /= kWordBits;
+  }
+}
+
+void IndexSet::erase(std::size_t index) noexcept {
+  for (auto& level : levels_) {
+    std::uint64_t& word = level[index / kWordBits];
+    word &= ~bit(index);
+    if (word != 0) return;
+    index /= kWordBits;
+  }
+}
+
+std::size_t IndexSet::next(std::size_t from) const noexcept {
+  std::size_t words = (bound_ + kWordBits - 1) / kWordBits;
+  for (std::size_t depth = 0; depth < levels_.size(); ++depth) {
+    const std::size_t at = from / kWordBits;
+    if (at >= words) return kNone;
+    const std::uint64_t rest = levels_[depth][at] >> (from % kWordBits);
+    if (rest != 0) {
+      std::size_t found = from + lowest(rest);
+      while (depth > 0) {
+        --depth;
+        found = found * kWordBits + lowest(levels_[depth][found]);
+      }
+      return found;
+    }
+    from = at + 1;
+    words = (words + kWordBits - 1) / kWordBits;
+  }
+  return kNone;
+}
+
+std::size_t IndexSet::previous(std::size_t from) const noexcept {
+  if (bound_ == 0) return kNone;
+  if (from >= bound_) from = bound_ - 1;
+  for (std::size_t depth = 0; depth < levels_.size(); ++depth) {
+    const std::size_t at = from / kWordBits;
+    const std::uint64_t mask = ~std::uint64_t{0} >> (kWordBits - 1 - from % kWordBits);
+    const std::uint64_t rest = levels_[depth][at] & mask;
+    if (rest != 0) {
+      std::size_t found = at * kWordBits + highest(rest);
+      while (depth > 0) {
+        --depth;
+        found = found * kWordBits + highest(levels_[depth][found]);
+      }
+      return found;
+    }
+    if (at == 0) return kNone;
+    from = at - 1;
+  }
+  return kNone;
+}
+
+}  // namespace kvcached

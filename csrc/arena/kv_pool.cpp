@@ -1,0 +1,193 @@
+#include "arena/kv_pool.hpp"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "vmm/error.hpp"
+#include "vmm/process.hpp"
+
+namespace kvcached {
+
+KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client)
+    : geometry_(geometry),
+      client_(std::move(client)),
+      arena_(std::make_unique<Arena>(std::move(vmm), geometry_)),
+      slots_(geometry_) {
+  if (geometry_.pinned_pages() == 0 || back({{0, geometry_.pinned_pages()}})) return;
+  const std::size_t need_bytes = geometry_.pinned_pages() * geometry_.page_set_bytes();
+  throw OutOfMemory("a new pool needs " + std::to_string(need_bytes) + " bytes for its reserved rows; " +
+                    client_->explain());
+}
+
+KvPool::~KvPool() {
+  try {
+    close();
+  } catch (...) {
+    // Nobody is left to tell. The credit stays claimed until the client closes, as the memory may be held.
+  }
+}
+
+Address KvPool::base() const { return open_arena().base(); }
+
+Address KvPool::stripe_address(std::size_t stripe) const {
+  if (stripe >= geometry_.stripes()) {
+    throw Misuse("stripe " + std::to_string(stripe) + " does not exist: this pool has " +
+                 std::to_string(geometry_.stripes()));
+  }
+  return open_arena().base() + geometry_.stripe_offset_bytes(stripe);
+}
+
+bool KvPool::grow(std::size_t rows) {
+  open_arena();
+  if (slots_.rows_free_backed() >= rows) return true;
+  if (rows > slots_.rows_total()) return false;
+  const auto runs = slots_.plan_back(rows);
+  return runs && back(*runs);
+}
+
+bool KvPool::back(const PageRuns& runs) {
+  const std::size_t pages = count_pages(runs);
+  const std::size_t need_bytes = pages * geometry_.page_set_bytes();
+  if (client_) {
+    if (!client_->try_claim(static_cast<std::int64_t>(need_bytes))) return false;
+    credit_bytes_ += need_bytes;
+  }
+  try {
+    arena_->back(runs);
+  } catch (const OutOfMemory& error) {
+    settle_credit();
+    throw OutOfMemory("backing " + std::to_string(pages) + " pages needs " + std::to_string(need_bytes) +
+                      " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
+                      (client_ ? client_->explain() : "no ledger limits it") + "; the device refused: " + error.what());
+  } catch (...) {
+    settle_credit();
+    throw;
+  }
+  slots_.mark_backed(runs);
+  maps_ += pages;
+  settle_credit();
+  return true;
+}
+
+void KvPool::settle_credit() {
+  if (!client_) return;
+  const std::size_t held_bytes = arena_->held_bytes();
+  if (credit_bytes_ <= held_bytes) return;
+  const std::size_t excess_bytes = credit_bytes_ - held_bytes;
+  client_->release(static_cast<std::int64_t>(excess_bytes));
+  credit_bytes_ = held_bytes;
+}
+
+bool KvPool::alloc(std::size_t count, std::int64_t* out) {
+  if (is_closing_) open_arena();
+  if (!slots_.alloc(count, out)) return false;
+  allocs_ += count;
+  return true;
+}
+
+void KvPool::free(const std::int64_t* ids, std::size_t count) {
+  open_arena();
+  slots_.free(ids, count);
+  frees_ += count;
+}
+
+std::size_t KvPool::trim(std::size_t keep_rows) {
+  Arena& arena = open_arena();
+  const std::size_t before_bytes = arena.held_bytes();
+  PageRuns runs = slots_.plan_unback(keep_rows);
+  std::size_t done = 0;
+  const auto settle = [&] {
+    runs.resize(done);
+    slots_.mark_unbacked(runs);
+    unmaps_ += count_pages(runs);
+    settle_credit();
+  };
+  try {
+    arena.unback(runs, done);
+  } catch (...) {
+    settle();
+    throw;
+  }
+  settle();
+  return before_bytes - arena.held_bytes();
+}
+
+void KvPool::clear() {
+  open_arena();
+  frees_ += slots_.rows_used();
+  slots_.reset();
+  trim(0);
+}
+
+void KvPool::close() {
+  if (!arena_) return;
+  is_closing_ = true;
+  if (!process_exiting()) arena_->close();
+  arena_.reset();
+  if (client_ && client_->is_open()) client_->release(static_cast<std::int64_t>(credit_bytes_));
+  credit_bytes_ = 0;
+  client_.reset();
+}
+
+std::size_t KvPool::rows_obtainable() const {
+  std::size_t pages = slots_.pages_unbacked();
+  if (client_) {
+    const auto bytes = static_cast<std::size_t>(client_->obtainable_bytes());
+    pages = std::min(pages, bytes / geometry_.page_set_bytes());
+  }
+  return slots_.rows_free_backed() + slots_.rows_in_unbacked(pages);
+}
+
+std::size_t KvPool::rows_attainable() const {
+  if (!client_) return slots_.rows_total();
+  // What this client holds elsewhere (another pool, weights) is not attainable here.
+  const auto elsewhere_bytes = std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_));
+  const auto bytes = std::max<std::int64_t>(0, client_->attainable_bytes() - elsewhere_bytes);
+  const std::size_t pages = static_cast<std::size_t>(bytes) / geometry_.page_set_bytes();
+  if (pages >= geometry_.pages()) return slots_.rows_total();
+  const std::size_t rows = pages * geometry_.rows_per_page();
+  return rows > geometry_.reserved_rows() ? rows - geometry_.reserved_rows() : 0;
+}
+
+PoolStats KvPool::stats() const {
+  PoolStats stats;
+  stats.rows_total = rows_total();
+  stats.rows_used = rows_used();
+  stats.rows_free_backed = rows_free_backed();
+  stats.rows_backed = rows_backed();
+  stats.rows_obtainable = rows_obtainable();
+  stats.rows_attainable = rows_attainable();
+  stats.mapped_bytes = mapped_bytes();
+  stats.maps = maps_;
+  stats.unmaps = unmaps_;
+  stats.allocs = allocs_;
+  stats.frees = frees_;
+  return stats;
+}
+
+void KvPool::publish() const {
+  const Arena& arena = open_arena();
+  if (!client_) return;
+  client_->publish({arena.base(), geometry_.reservation_bytes(), rows_used(), rows_backed()});
+}
+
+void KvPool::check_invariants() const {
+  const Arena& arena = open_arena();
+  slots_.check_invariants();
+  if (arena.backed_pages() != slots_.pages_backed()) {
+    throw Error("pool: " + std::to_string(arena.backed_pages()) + " pages are mapped, but " +
+                std::to_string(slots_.pages_backed()) + " count as backed");
+  }
+  if (client_ && credit_bytes_ != arena.held_bytes()) {
+    throw Error("pool: holds " + std::to_string(arena.held_bytes()) + " bytes against a credit of " +
+                std::to_string(credit_bytes_));
+  }
+}
+
+Arena& KvPool::open_arena() const {
+  if (is_closing_) throw Misuse("this pool is closed");
+  return *arena_;
+}
+
+}  // namespace kvcached

@@ -1,0 +1,317 @@
+#include "arena/slots.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "vmm/error.hpp"
+
+namespace kvcached {
+namespace {
+
+constexpr std::size_t kWordBits = 64;
+
+std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kWordBits); }
+
+std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
+
+}  // namespace
+
+SlotAllocator::SlotAllocator(const Geometry& geometry)
+    : geometry_(geometry),
+      words_per_page_((geometry.rows_per_page() + kWordBits - 1) / kWordBits),
+      free_bits_(geometry.pages() * words_per_page_),
+      first_word_(geometry.pages()),
+      free_count_(geometry.pages()),
+      is_backed_(geometry.pages()),
+      next_(geometry.pages()),
+      previous_(geometry.pages()),
+      head_(geometry.rows_per_page() + 1),
+      partial_counts_(geometry.rows_per_page() + 1),
+      empty_(geometry.pages()),
+      returned_(geometry.pages()) {}
+
+std::size_t SlotAllocator::rows_in_unbacked(std::size_t pages) const noexcept {
+  const std::size_t unbacked = pages_unbacked();
+  if (pages >= unbacked) return rows_total() - rows_backed_;
+  // All pages but the pinned and the last have rows_per_page rows; pinned ones are backed from the start, and
+  // the last is the highest, so it is only reached when every unbacked page is taken.
+  return pages * geometry_.rows_per_page();
+}
+
+bool SlotAllocator::alloc(std::size_t count, std::int64_t* out) noexcept {
+  if (count > rows_free_) return false;
+  std::size_t left = count;
+  while (left > 0) {
+    const std::size_t page = choose_page(left);
+    const std::size_t taken = std::min<std::size_t>(left, free_count_[page]);
+    detach(page);
+    out = take(page, taken, out);
+    attach(page);
+    left -= taken;
+  }
+  rows_free_ -= count;
+  return true;
+}
+
+// Best fit by exact free count keeps a request on one page and leaves no crumbs; then the lowest empty page, so
+// that high pages stay free to go; only then is a request spread over what is left, largest hole first.
+std::size_t SlotAllocator::choose_page(std::size_t wanted) const noexcept {
+  if (wanted <= geometry_.rows_per_page()) {
+    const std::size_t count = partial_counts_.next(wanted);
+    if (count != IndexSet::kNone) return head_[count] - 1;
+  }
+  const std::size_t page = empty_.next(0);
+  if (page != IndexSet::kNone) return page;
+  return head_[partial_counts_.previous(geometry_.rows_per_page())] - 1;
+}
+
+std::int64_t* SlotAllocator::take(std::size_t page, std::size_t count, std::int64_t* out) noexcept {
+  std::uint64_t* const words = &free_bits_[page * words_per_page_];
+  std::size_t at = first_word_[page];
+  free_count_[page] -= static_cast<PageIndex>(count);
+  while (count > 0) {
+    std::uint64_t word = words[at];
+    const auto row = static_cast<std::int64_t>(page * geometry_.rows_per_page() + at * kWordBits);
+    if (word == ~std::uint64_t{0} && count >= kWordBits) {
+      for (std::size_t i = 0; i < kWordBits; ++i) *out++ = row + static_cast<std::int64_t>(i);
+      count -= kWordBits;
+      word = 0;
+    }
+    for (; word != 0 && count > 0; --count) {
+      *out++ = row + static_cast<std::int64_t>(lowest(word));
+      word &= word - 1;
+    }
+    words[at] = word;
+    if (word == 0) ++at;
+  }
+  first_word_[page] = static_cast<PageIndex>(at);
+  return out;
+}
+
+void SlotAllocator::free(const std::int64_t* ids, std::size_t count) {
+  // Setting the bits is the validation: an id that comes twice finds its bit set by the first.
+  for (std::size_t i = 0; i < count; ++i) {
+    if (is_allocated(ids[i])) {
+      word_of(static_cast<std::size_t>(ids[i])) |=
+          bit(static_cast<std::size_t>(ids[i]) % geometry_.rows_per_page());
+      continue;
+    }
+    const std::int64_t bad = ids[i];
+    for (std::size_t k = 0; k < i; ++k) {
+      word_of(static_cast<std::size_t>(ids[k])) &= ~bit(static_cast<std::size_t>(ids[k]) % geometry_.rows_per_page());
+    }
+    reject(bad, ids, i);
+  }
+  std::size_t i = 0;
+  while (i < count) {
+    const std::size_t page = static_cast<std::size_t>(ids[i]) / geometry_.rows_per_page();
+    const auto begin = static_cast<std::int64_t>(page * geometry_.rows_per_page());
+    const auto end = begin + static_cast<std::int64_t>(geometry_.rows_per_page());
+    detach(page);
+    for (; i < count && ids[i] >= begin && ids[i] < end; ++i) {
+      const auto word = static_cast<PageIndex>(static_cast<std::size_t>(ids[i] - begin) / kWordBits);
+      first_word_[page] = std::min(first_word_[page], word);
+      ++free_count_[page];
+    }
+    attach(page);
+  }
+  rows_free_ += count;
+}
+
+bool SlotAllocator::is_allocated(std::int64_t id) const noexcept {
+  if (id < static_cast<std::int64_t>(geometry_.reserved_rows())) return false;
+  if (id >= static_cast<std::int64_t>(geometry_.rows())) return false;
+  const auto row = static_cast<std::size_t>(id);
+  if (is_backed_[row / geometry_.rows_per_page()] == 0) return false;
+  return (word_of(row) & bit(row % geometry_.rows_per_page())) == 0;
+}
+
+std::uint64_t& SlotAllocator::word_of(std::size_t row) noexcept {
+  const std::size_t page = row / geometry_.rows_per_page();
+  return free_bits_[page * words_per_page_ + row % geometry_.rows_per_page() / kWordBits];
+}
+
+const std::uint64_t& SlotAllocator::word_of(std::size_t row) const noexcept {
+  return const_cast<SlotAllocator*>(this)->word_of(row);
+}
+
+void SlotAllocator::reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const {
+  const std::string where = "free: row " + std::to_string(id) + " at position " + std::to_string(position);
+  if (id < 0 || id >= static_cast<std::int64_t>(geometry_.rows())) {
+    throw Misuse(where + " is outside this pool of " + std::to_string(geometry_.rows()) + " rows");
+  }
+  if (id < static_cast<std::int64_t>(geometry_.reserved_rows())) {
+    throw Misuse(where + " is one of the " + std::to_string(geometry_.reserved_rows()) +
+                 " reserved rows, which are never handed out");
+  }
+  const bool twice = std::find(ids, ids + position, id) != ids + position;
+  throw Misuse(where + (twice ? " appears twice in this batch" : " is not allocated (freed before?)"));
+}
+
+void SlotAllocator::attach(std::size_t page) noexcept {
+  const std::size_t count = free_count_[page];
+  if (count == 0) return;
+  if (is_empty(page)) {
+    empty_.insert(page);
+    return;
+  }
+  const PageIndex old_head = head_[count];
+  next_[page] = old_head;
+  previous_[page] = 0;
+  if (old_head != 0) {
+    previous_[old_head - 1] = static_cast<PageIndex>(page + 1);
+  } else {
+    partial_counts_.insert(count);
+  }
+  head_[count] = static_cast<PageIndex>(page + 1);
+}
+
+void SlotAllocator::detach(std::size_t page) noexcept {
+  const std::size_t count = free_count_[page];
+  if (count == 0) return;
+  if (is_empty(page)) {
+    empty_.erase(page);
+    return;
+  }
+  const PageIndex after = next_[page];
+  const PageIndex before = previous_[page];
+  if (after != 0) previous_[after - 1] = before;
+  if (before != 0) {
+    next_[before - 1] = after;
+  } else {
+    head_[count] = after;
+    if (after == 0) partial_counts_.erase(count);
+  }
+}
+
+void SlotAllocator::set_all_free(std::size_t page) noexcept {
+  const std::size_t begin = page * geometry_.rows_per_page();
+  const std::size_t first = std::max(begin, geometry_.reserved_rows()) - begin;
+  const std::size_t end = first + geometry_.usable_rows(page);
+  std::uint64_t* const words = &free_bits_[page * words_per_page_];
+  for (std::size_t at = first / kWordBits; at * kWordBits < end; ++at) {
+    std::uint64_t mask = ~std::uint64_t{0};
+    if (at == first / kWordBits) mask &= ~std::uint64_t{0} << (first % kWordBits);
+    if (end < (at + 1) * kWordBits) mask &= bit(end) - 1;
+    words[at] = mask;
+  }
+  first_word_[page] = 0;
+  free_count_[page] = static_cast<PageIndex>(geometry_.usable_rows(page));
+}
+
+void SlotAllocator::reset() noexcept {
+  for (std::size_t page = 0; page < watermark_; ++page) {
+    if (is_backed_[page] == 0) continue;
+    detach(page);
+    set_all_free(page);
+    attach(page);
+  }
+  rows_free_ = rows_backed_;
+}
+
+std::size_t SlotAllocator::lowest_unbacked(std::size_t from) const noexcept {
+  const std::size_t page = returned_.next(from);
+  if (page != IndexSet::kNone) return page;
+  return std::max(from, watermark_);
+}
+
+std::optional<PageRuns> SlotAllocator::plan_back(std::size_t rows) const {
+  PageRuns runs;
+  std::size_t free_rows = rows_free_;
+  std::size_t page = 0;
+  while (free_rows < rows) {
+    page = lowest_unbacked(page);
+    if (page >= geometry_.pages()) return std::nullopt;
+    append_page(runs, page);
+    free_rows += geometry_.usable_rows(page);
+    ++page;
+  }
+  return runs;
+}
+
+void SlotAllocator::mark_backed(const PageRuns& runs) noexcept {
+  for (const PageRun& run : runs) {
+    for (std::size_t page = run.first; page < run.first + run.count; ++page) {
+      for (; watermark_ <= page; ++watermark_) returned_.insert(watermark_);
+      returned_.erase(page);
+      is_backed_[page] = 1;
+      set_all_free(page);
+      attach(page);
+      ++pages_backed_;
+      rows_backed_ += free_count_[page];
+      rows_free_ += free_count_[page];
+    }
+  }
+}
+
+PageRuns SlotAllocator::plan_unback(std::size_t keep_rows) const {
+  std::vector<std::size_t> pages;
+  std::size_t free_rows = rows_free_;
+  std::size_t page = empty_.previous(geometry_.pages() - 1);
+  while (page != IndexSet::kNone && free_rows >= keep_rows + geometry_.usable_rows(page)) {
+    free_rows -= geometry_.usable_rows(page);
+    pages.push_back(page);
+    page = page == 0 ? IndexSet::kNone : empty_.previous(page - 1);
+  }
+  PageRuns runs;
+  for (auto it = pages.rbegin(); it != pages.rend(); ++it) append_page(runs, *it);
+  return runs;
+}
+
+void SlotAllocator::mark_unbacked(const PageRuns& runs) noexcept {
+  for (const PageRun& run : runs) {
+    for (std::size_t page = run.first; page < run.first + run.count; ++page) {
+      detach(page);
+      rows_backed_ -= free_count_[page];
+      rows_free_ -= free_count_[page];
+      --pages_backed_;
+      is_backed_[page] = 0;
+      free_count_[page] = 0;
+      std::fill_n(&free_bits_[page * words_per_page_], words_per_page_, 0);
+      returned_.insert(page);
+    }
+  }
+}
+
+void SlotAllocator::check_invariants() const {
+  std::size_t backed = 0, usable = 0, free_rows = 0, listed = 0, partial = 0;
+  for (std::size_t page = 0; page < watermark_; ++page) {
+    const auto fail = [page](const char* what) {
+      throw Error("slots: page " + std::to_string(page) + ": " + what);
+    };
+    std::size_t bits = 0;
+    for (std::size_t at = 0; at < words_per_page_; ++at) {
+      const std::uint64_t word = free_bits_[page * words_per_page_ + at];
+      bits += static_cast<std::size_t>(__builtin_popcountll(word));
+      if (word != 0 && at < first_word_[page]) fail("a free row lies before the search hint");
+    }
+    if (bits != free_count_[page]) fail("free count disagrees with its bitmap");
+    if (bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
+    if ((is_backed_[page] == 0) != returned_.contains(page)) fail("backed flag disagrees with the unbacked set");
+    if (is_backed_[page] == 0 && bits != 0) fail("unbacked but has free rows");
+    if (is_backed_[page] == 0 && is_pinned(page)) fail("pinned but not backed");
+    if ((is_backed_[page] != 0 && bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
+    if (is_backed_[page] == 0) continue;
+    ++backed;
+    usable += geometry_.usable_rows(page);
+    free_rows += bits;
+    if (bits != 0 && !is_empty(page)) ++partial;
+  }
+  for (std::size_t count = 1; count <= geometry_.rows_per_page(); ++count) {
+    if ((head_[count] != 0) != partial_counts_.contains(count)) throw Error("slots: list heads disagree with set");
+    PageIndex before = 0;
+    for (PageIndex at = head_[count]; at != 0; before = at, at = next_[at - 1], ++listed) {
+      if (listed > geometry_.pages()) throw Error("slots: a list of partial pages is circular");
+      if (free_count_[at - 1] != count || previous_[at - 1] != before) throw Error("slots: broken list of pages");
+    }
+  }
+  if (backed != pages_backed_ || usable != rows_backed_ || free_rows != rows_free_ || listed != partial) {
+    throw Error("slots: totals disagree with pages (backed " + std::to_string(backed) + "/" +
+                std::to_string(pages_backed_) + ", usable rows " + std::to_string(usable) + "/" +
+                std::to_string(rows_backed_) + ", free rows " + std::to_string(free_rows) + "/" +
+                std::to_string(rows_free_) + ", partial " + std::to_string(listed) + "/" + std::to_string(partial) +
+                ")");
+  }
+}
+
+}  // namespace kvcached

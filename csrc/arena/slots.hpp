@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "arena/geometry.hpp"
+#include "arena/index_set.hpp"
+#include "arena/page_run.hpp"
+#include "arena/zeroed_array.hpp"
+
+namespace kvcached {
+
+// Which rows are in use, and which pages are worth backing or giving back. Pure bookkeeping: it maps nothing,
+// asks nobody and makes no system call.
+//
+// A page is unbacked, or backed and then one of
+//   empty    all usable rows free: can be given back            -> empty_, lowest index first
+//   partial  some rows free, or a pinned page with any free row -> a list per exact free count
+//   full     no row free                                        -> in no list
+class SlotAllocator {
+ public:
+  explicit SlotAllocator(const Geometry& geometry);
+
+  std::size_t rows_total() const noexcept { return geometry_.rows() - geometry_.reserved_rows(); }
+  std::size_t rows_used() const noexcept { return rows_backed_ - rows_free_; }
+  std::size_t rows_free_backed() const noexcept { return rows_free_; }
+  std::size_t rows_backed() const noexcept { return rows_backed_; }
+  std::size_t pages_backed() const noexcept { return pages_backed_; }
+  std::size_t pages_unbacked() const noexcept { return geometry_.pages() - pages_backed_; }
+  // Rows that the `pages` lowest unbacked pages would add.
+  std::size_t rows_in_unbacked(std::size_t pages) const noexcept;
+
+  // Writes `count` distinct row ids to `out`; false, with nothing changed, when too few backed rows are free.
+  bool alloc(std::size_t count, std::int64_t* out) noexcept;
+  // Validates the whole batch before it changes anything; Misuse names the first bad id.
+  void free(const std::int64_t* ids, std::size_t count);
+  // Frees every row.
+  void reset() noexcept;
+
+  // Lowest unbacked pages that bring the free backed rows to `rows`; nothing if there are not enough.
+  std::optional<PageRuns> plan_back(std::size_t rows) const;
+  void mark_backed(const PageRuns& runs) noexcept;
+  // Highest empty pages that can go while at least `keep_rows` backed rows stay free.
+  PageRuns plan_unback(std::size_t keep_rows) const;
+  void mark_unbacked(const PageRuns& runs) noexcept;
+
+  // Recounts everything; throws Error naming the first disagreement.
+  void check_invariants() const;
+
+ private:
+  using PageIndex = std::uint32_t;
+
+  bool is_pinned(std::size_t page) const noexcept { return page < geometry_.pinned_pages(); }
+  bool is_empty(std::size_t page) const noexcept {
+    return !is_pinned(page) && free_count_[page] == geometry_.usable_rows(page);
+  }
+  // Puts a backed page into the list its free count calls for, and takes it out again.
+  void attach(std::size_t page) noexcept;
+  void detach(std::size_t page) noexcept;
+  std::size_t choose_page(std::size_t wanted) const noexcept;
+  std::int64_t* take(std::size_t page, std::size_t count, std::int64_t* out) noexcept;
+  void set_all_free(std::size_t page) noexcept;
+  bool is_allocated(std::int64_t id) const noexcept;
+  std::uint64_t& word_of(std::size_t row) noexcept;
+  const std::uint64_t& word_of(std::size_t row) const noexcept;
+  std::size_t lowest_unbacked(std::size_t from) const noexcept;
+  [[noreturn]] void reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const;
+
+  Geometry geometry_;
+  std::size_t words_per_page_;
+  ZeroedArray<std::uint64_t> free_bits_;    // words_per_page_ words per page, 1 = free
+  ZeroedArray<PageIndex> first_word_;       // per page: no free bit in words before this one
+  ZeroedArray<PageIndex> free_count_;       // per page: number of free bits
+  ZeroedArray<std::uint8_t> is_backed_;     // per page
+  ZeroedArray<PageIndex> next_, previous_;  // per page: neighbours in its list + 1, 0 = none
+  ZeroedArray<PageIndex> head_;             // per exact free count: first page + 1, 0 = none
+  IndexSet partial_counts_;                 // free counts whose list is not empty
+  IndexSet empty_;                          // empty backed pages
+  IndexSet returned_;                       // unbacked pages below watermark_
+  std::size_t watermark_ = 0;               // no page at or above this was ever backed
+  std::size_t pages_backed_ = 0;
+  std::size_t rows_backed_ = 0;  // usable rows of backed pages
+  std::size_t rows_free_ = 0;
+};
+
+}  // namespace kvcached

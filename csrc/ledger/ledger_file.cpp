@@ -1,0 +1,279 @@
+#include "ledger/ledger_file.hpp"
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "ledger/fork_registry.hpp"
+#include "vmm/error.hpp"
+
+namespace kvcached {
+namespace {
+
+// Lock bytes lie beyond the data: locks need no bytes beneath them.
+constexpr off_t kSlotLockOffset = off_t{1} << 20;
+constexpr off_t kAdminLockOffset = kSlotLockOffset - 1;
+constexpr long kAdminPollNs = 200'000;
+constexpr int kAdminPolls = 25'000;  // 5 s
+
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) noexcept : fd_(fd) {}
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  int get() const noexcept { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void reject(const std::string& path, const std::string& why) {
+  throw Misuse("ledger " + path + ": " + why);
+}
+
+std::string folder_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return ".";
+  return slash == 0 ? "/" : path.substr(0, slash);
+}
+
+std::string name_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  return slash == std::string::npos ? path : path.substr(slash + 1);
+}
+
+void require_private(const std::string& path, const struct stat& facts, const char* what, const char* mode) {
+  if (facts.st_uid != ::geteuid()) {
+    reject(path, std::string(what) + " belongs to user " + std::to_string(facts.st_uid) + ", not to us (" +
+                     std::to_string(::geteuid()) + "); choose a path of your own");
+  }
+  if ((facts.st_mode & 077) != 0) {
+    reject(path, std::string(what) + " is open to other users; run: chmod " + mode);
+  }
+}
+
+int open_folder(const std::string& path, bool create) {
+  const std::string folder = folder_of(path);
+  if (create && ::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+    reject(path, "cannot make folder " + folder + ": " + std::strerror(errno));
+  }
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) reject(path, "cannot open folder " + folder + ": " + std::strerror(errno));
+  return fd;
+}
+
+struct flock lock_request(short type, off_t offset) {
+  struct flock request {};
+  request.l_type = type;
+  request.l_whence = SEEK_SET;
+  request.l_start = offset;
+  request.l_len = 1;
+  return request;
+}
+
+bool try_lock(int fd, off_t offset) {
+  struct flock request = lock_request(F_WRLCK, offset);
+  return ::fcntl(fd, F_OFD_SETLK, &request) == 0;
+}
+
+void unlock(int fd, off_t offset) {
+  struct flock request = lock_request(F_UNLCK, offset);
+  ::fcntl(fd, F_OFD_SETLK, &request);
+}
+
+long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
+  return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
+}
+
+}  // namespace
+
+LedgerFile::LedgerFile(const std::string& path, std::optional<std::int64_t> budget_bytes)
+    : path_(std::filesystem::absolute(path).lexically_normal().string()) {
+  if (budget_bytes && (*budget_bytes <= 0 || *budget_bytes > kMaxBytes)) {
+    reject(path, "budget of " + std::to_string(*budget_bytes) + " bytes: must be between 1 and " +
+                     std::to_string(kMaxBytes));
+  }
+  ForkRegistry::instance().add(this);
+  try {
+    open_and_map(budget_bytes);
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+LedgerFile::~LedgerFile() { close(); }
+
+void LedgerFile::open_and_map(std::optional<std::int64_t> budget_bytes) {
+  const Descriptor folder(open_folder(path_, budget_bytes.has_value()));
+  struct stat facts {};
+  if (::fstat(folder.get(), &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
+  require_private(path_, facts, "its folder", "0700");
+
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (budget_bytes ? O_CREAT : 0);
+  fd_ = ::openat(folder.get(), name_of(path_).c_str(), flags, 0600);
+  if (fd_ < 0) {
+    reject(path_, errno == ENOENT ? "does not exist; whoever owns the budget must create it first"
+                                  : std::string("cannot open: ") + std::strerror(errno));
+  }
+  if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
+  if (!S_ISREG(facts.st_mode)) reject(path_, "is not a regular file");
+  require_private(path_, facts, "the file", "0600");
+
+  const AdminLock lock(*this);
+  if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
+  if (facts.st_size == 0 && budget_bytes && ::ftruncate(fd_, sizeof(LedgerSegment)) == 0) {
+    facts.st_size = sizeof(LedgerSegment);
+  }
+  if (facts.st_size != static_cast<off_t>(sizeof(LedgerSegment))) {
+    reject(path_, "has " + std::to_string(facts.st_size) + " bytes instead of " +
+                      std::to_string(sizeof(LedgerSegment)) + ": not a ledger of this version; remove it");
+  }
+  void* memory = ::mmap(nullptr, sizeof(LedgerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+  if (memory == MAP_FAILED) reject(path_, std::string("mmap: ") + std::strerror(errno));
+  ::madvise(memory, sizeof(LedgerSegment), MADV_DONTFORK);
+  segment_ = static_cast<LedgerSegment*>(memory);
+  adopt(budget_bytes);
+}
+
+void LedgerFile::adopt(std::optional<std::int64_t> budget_bytes) {
+  LedgerHeader& header = segment_->header;
+  const std::uint64_t magic = header.magic.load();
+  if (magic == 0) {  // new, or its maker died before it was finished
+    if (!budget_bytes) reject(path_, "is not initialised; whoever owns the budget must create it first");
+    initialise(*budget_bytes);
+    return;
+  }
+  if (magic != kLedgerMagic || header.version != kLedgerVersion || header.slots != kLedgerSlots) {
+    reject(path_, "is not a ledger of version " + std::to_string(kLedgerVersion) + "; remove it");
+  }
+  const std::int64_t present = header.budget_bytes.load();
+  if (present <= 0 || present > kMaxBytes) {
+    reject(path_, "holds an impossible budget of " + std::to_string(present) + " bytes; remove it");
+  }
+  if (!budget_bytes || *budget_bytes == present) return;
+  for (std::size_t slot = 0; slot < kLedgerSlots; ++slot) {
+    if (!is_slot_locked_elsewhere(slot)) continue;
+    reject(path_, "has a budget of " + std::to_string(present) + " bytes and living clients (process " +
+                      std::to_string(segment_->info[slot].pid.load()) + "), so it cannot be given " +
+                      std::to_string(*budget_bytes) + "; stop them or use the present budget");
+  }
+  initialise(*budget_bytes);
+}
+
+// Under the admin lock, with no living client. The magic comes last: a half-made file is made anew.
+void LedgerFile::initialise(std::int64_t budget_bytes) {
+  LedgerHeader& header = segment_->header;
+  header.magic.store(0);
+  for (std::size_t slot = 0; slot < kLedgerSlots; ++slot) {
+    segment_->hot[slot].want_bytes.store(0);
+    segment_->hot[slot].used_bytes.store(0);
+    segment_->hot[slot].floor_bytes.store(0);
+    segment_->hot[slot].limit_bytes.store(kUnlimited);
+    segment_->info[slot].pid.store(0);
+  }
+  header.version = kLedgerVersion;
+  header.slots = kLedgerSlots;
+  header.high_slot.store(0);
+  header.budget_bytes.store(budget_bytes);
+  header.magic.store(kLedgerMagic);
+  bump();
+}
+
+LedgerSegment& LedgerFile::segment() const {
+  if (segment_ != nullptr) return *segment_;
+  if (is_orphan_) {
+    throw Misuse("ledger " + path_ + ": was opened before this process was forked; open it again here");
+  }
+  throw Misuse("ledger " + path_ + ": is closed");
+}
+
+void LedgerFile::close() noexcept {
+  ForkRegistry::instance().remove(this);
+  if (segment_ != nullptr) ::munmap(segment_, sizeof(LedgerSegment));
+  segment_ = nullptr;
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+void LedgerFile::orphan() noexcept {
+  segment_ = nullptr;  // MADV_DONTFORK: not mapped in this process
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+  is_orphan_ = true;
+}
+
+bool LedgerFile::try_lock_slot(std::size_t slot) const noexcept {
+  return try_lock(fd_, kSlotLockOffset + static_cast<off_t>(slot));
+}
+
+void LedgerFile::unlock_slot(std::size_t slot) const noexcept {
+  unlock(fd_, kSlotLockOffset + static_cast<off_t>(slot));
+}
+
+bool LedgerFile::is_slot_locked_elsewhere(std::size_t slot) const noexcept {
+  struct flock request = lock_request(F_WRLCK, kSlotLockOffset + static_cast<off_t>(slot));
+  return ::fcntl(fd_, F_OFD_GETLK, &request) == 0 && request.l_type != F_UNLCK;
+}
+
+bool LedgerFile::reap(std::size_t self) const {
+  LedgerSegment& shared = segment();
+  bool found = false;
+  for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
+    LedgerHotLine& hot = shared.hot[slot];
+    const bool in_use = shared.info[slot].pid.load() != 0 || hot.used_bytes.load() != 0 || hot.floor_bytes.load() != 0;
+    if (slot == self || !in_use || !try_lock_slot(slot)) continue;
+    hot.want_bytes.store(0);
+    hot.used_bytes.store(0);
+    hot.floor_bytes.store(0);
+    shared.info[slot].pid.store(0);
+    unlock_slot(slot);
+    found = true;
+  }
+  if (found) bump();
+  return found;
+}
+
+void LedgerFile::bump() const {
+  LedgerHeader& header = segment().header;
+  header.generation.fetch_add(1);
+  if (header.has_waiters.load() != 0 && header.has_waiters.exchange(0) != 0) {
+    futex(header.generation, FUTEX_WAKE, INT_MAX, nullptr);
+  }
+}
+
+void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
+  LedgerHeader& header = segment().header;
+  timespec timeout{};
+  timeout.tv_sec = static_cast<time_t>(timeout_s);
+  timeout.tv_nsec = static_cast<long>((timeout_s - std::floor(timeout_s)) * 1e9);
+  // The flag before the futex call's own comparison: a waker either sees the flag or changed the word before.
+  header.has_waiters.store(1);
+  futex(header.generation, FUTEX_WAIT, generation, &timeout);
+}
+
+LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {
+  for (int poll = 0; poll < kAdminPolls; ++poll) {
+    if (try_lock(file_.fd_, kAdminLockOffset)) return;
+    const timespec pause{0, kAdminPollNs};
+    ::nanosleep(&pause, nullptr);
+  }
+  throw Error("ledger " + file_.path_ + ": its lock is held by another process for 5 s; is that process stopped?");
+}
+
+LedgerFile::AdminLock::~AdminLock() { unlock(file_.fd_, kAdminLockOffset); }
+
+}  // namespace kvcached

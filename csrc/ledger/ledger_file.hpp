@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "ledger/segment.hpp"
+
+namespace kvcached {
+
+// The ledger file, opened and mapped through a file description of its own.
+//
+// Liveness is an OFD lock on one byte per slot: the kernel drops it when the description's last descriptor
+// closes, so on any death. Such a lock lives in the description, so two holders in one process need two
+// LedgerFiles, and a forked child must not keep its parent's descriptor: a pthread_atfork handler closes it.
+class LedgerFile {
+ public:
+  // budget given: creates the file (and its folder) or re-initialises one without living clients if its budget
+  // differs. Without: the file must exist. Throws Misuse for a file or folder that is not privately ours.
+  LedgerFile(const std::string& path, std::optional<std::int64_t> budget_bytes);
+  LedgerFile(const LedgerFile&) = delete;
+  LedgerFile& operator=(const LedgerFile&) = delete;
+  ~LedgerFile();
+
+  const std::string& path() const noexcept { return path_; }
+  bool is_open() const noexcept { return segment_ != nullptr; }
+  // Throws Misuse when closed, or in a child that inherited this object over fork.
+  LedgerSegment& segment() const;
+  std::int64_t budget_bytes() const { return clamp_bytes(segment().header.budget_bytes.load()); }
+  void close() noexcept;
+
+  bool try_lock_slot(std::size_t slot) const noexcept;
+  void unlock_slot(std::size_t slot) const noexcept;
+  bool is_slot_locked_elsewhere(std::size_t slot) const noexcept;
+  // Frees the slots of dead clients other than `self`; true if there were any.
+  bool reap(std::size_t self = kLedgerSlots) const;
+  // Counts a change that may let a waiter through, and wakes all waiters.
+  void bump() const;
+  // Sleeps while the generation is `generation`, at most `timeout_s`; wakes early for no reason at times.
+  void sleep(std::uint32_t generation, double timeout_s) const;
+
+  // Serialises registration and changes of floors. Held for microseconds; given up after some seconds.
+  class AdminLock {
+   public:
+    explicit AdminLock(const LedgerFile& file);
+    AdminLock(const AdminLock&) = delete;
+    AdminLock& operator=(const AdminLock&) = delete;
+    ~AdminLock();
+
+   private:
+    const LedgerFile& file_;
+  };
+
+ private:
+  friend class ForkRegistry;
+
+  void open_and_map(std::optional<std::int64_t> budget_bytes);
+  void initialise(std::int64_t budget_bytes);
+  void adopt(std::optional<std::int64_t> budget_bytes);
+  void orphan() noexcept;  // in a forked child: forget, without touching the mapping
+
+  std::string path_;
+  int fd_ = -1;
+  LedgerSegment* segment_ = nullptr;
+  bool is_orphan_ = false;
+};
+
+}  // namespace kvcached

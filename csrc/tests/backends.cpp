@@ -1,0 +1,111 @@
+#include "backends.hpp"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "vmm/cuda_driver.hpp"
+#include "vmm/cuda_vmm.hpp"
+#include "vmm/host_vmm.hpp"
+#include "vmm/limited_vmm.hpp"
+#include "vmm/tracked_vmm.hpp"
+
+namespace backends {
+namespace {
+
+using namespace kvcached;
+
+constexpr std::size_t kRoomyBytes = std::size_t{1} << 40;
+
+class Pipe {
+ public:
+  Pipe() {
+    if (::pipe(ends_) != 0) throw std::runtime_error("pipe");
+  }
+  Pipe(const Pipe&) = delete;
+  Pipe& operator=(const Pipe&) = delete;
+  ~Pipe() {
+    ::close(ends_[0]);
+    ::close(ends_[1]);
+  }
+  bool take_from(const void* address) const { return ::write(ends_[1], address, 1) == 1; }
+  bool put_into(void* address) const { return ::read(ends_[0], address, 1) == 1; }
+
+ private:
+  int ends_[2];
+};
+
+std::shared_ptr<Vmm> make_cuda(int device) {
+  standin();
+  return std::make_shared<CudaVmm>(device);
+}
+
+template <typename Symbol>
+Symbol find(void* library, const char* name) {
+  void* found = ::dlsym(library, name);
+  if (found == nullptr) throw std::runtime_error(std::string("the stand-in lacks ") + name);
+  return reinterpret_cast<Symbol>(found);
+}
+
+Standin load_standin() {
+  cuda::set_library_path(KVCACHED_STANDIN_PATH);
+  cuda::driver();
+  void* library = ::dlopen(KVCACHED_STANDIN_PATH, RTLD_NOW | RTLD_NOLOAD);
+  if (library == nullptr) throw std::runtime_error("the stand-in is not loaded: " KVCACHED_STANDIN_PATH);
+  return {find<decltype(&standin_fail)>(library, "standin_fail"),
+          find<decltype(&standin_calls)>(library, "standin_calls"),
+          find<decltype(&standin_state)>(library, "standin_state"),
+          find<decltype(&standin_last_violation)>(library, "standin_last_violation"),
+          find<decltype(&standin_set_total_bytes)>(library, "standin_set_total_bytes"),
+          find<decltype(&standin_forgive)>(library, "standin_forgive")};
+}
+
+}  // namespace
+
+const std::vector<Kit>& all() {
+  static const std::vector<Kit> kits = {
+      {"host", [] { return std::make_shared<HostVmm>(false); }},
+      {"host_strict", [] { return std::make_shared<HostVmm>(true); }},
+      {"cuda", [] { return make_cuda(0); }},
+      {"cuda_second_device", [] { return make_cuda(1); }},
+      {"limited_host", [] { return std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), kRoomyBytes); }},
+      {"limited_cuda", [] { return std::make_shared<LimitedVmm>(make_cuda(0), kRoomyBytes); }},
+      {"tracked_host", [] { return std::make_shared<TrackedVmm>(std::make_shared<HostVmm>(true)); }},
+      {"tracked_cuda", [] { return std::make_shared<TrackedVmm>(make_cuda(0)); }},
+  };
+  return kits;
+}
+
+const Standin& standin() {
+  static const Standin loaded = load_standin();
+  return loaded;
+}
+
+void Standin::check_clean() const {
+  const StandinState now = state();
+  CHECK_EQ(now.allocations, 0);
+  CHECK_EQ(now.mappings, 0);
+  CHECK_EQ(now.reservations, 0);
+  CHECK_EQ(now.contexts, 0);
+  CHECK_EQ(now.held_bytes, 0);
+  if (now.violations != 0) testing::report(__FILE__, __LINE__, std::string("driver rule broken: ") + last_violation());
+}
+
+bool is_readable(Address address) { return Pipe().take_from(reinterpret_cast<const void*>(address)); }
+
+bool is_writable(Address address) {
+  const Pipe pipe;
+  const char byte = 1;
+  return pipe.take_from(&byte) && pipe.put_into(reinterpret_cast<void*>(address));
+}
+
+std::size_t resident_bytes(Address first, std::size_t bytes) {
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<unsigned char> present(bytes / page);
+  if (::mincore(reinterpret_cast<void*>(first), bytes, present.data()) != 0) throw std::runtime_error("mincore");
+  std::size_t resident = 0;
+  for (const unsigned char flag : present) resident += (flag & 1U) != 0 ? page : 0;
+  return resident;
+}
+
+}  // namespace backends

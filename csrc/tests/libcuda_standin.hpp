@@ -1,0 +1,26 @@
+// Control of the libcuda stand-in: plain C, found by dlsym or ctypes in the library that is under test.
+#pragma once
+
+extern "C" {
+
+struct StandinState {
+  long allocations;   // handles that still hold memory
+  long mappings;
+  long reservations;
+  long contexts;      // retained and not released
+  long held_bytes;
+  long violations;    // calls that broke a documented rule
+};
+
+// The `nth` next call of `function` (1 = the very next) returns `code` and has no effect; "" means any function.
+void standin_fail(const char* function, long nth, int code);
+// Calls so far; "" counts all that can fail.
+long standin_calls(const char* function);
+void standin_state(StandinState* state);
+// What the last broken rule was, for messages.
+const char* standin_last_violation();
+// Forgets the violations counted so far: for tests that break rules on purpose.
+void standin_forgive();
+// Device memory, shared by both devices; default 1 GiB.
+void standin_set_total_bytes(long total_bytes);
+}

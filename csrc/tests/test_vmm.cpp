@@ -1,0 +1,264 @@
+// The backend contract, once for all backends and adaptors; then what is particular to each.
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "backends.hpp"
+#include "vmm/cuda_vmm.hpp"
+#include "vmm/error.hpp"
+#include "vmm/host_vmm.hpp"
+#include "vmm/limited_vmm.hpp"
+#include "vmm/tracked_vmm.hpp"
+
+namespace {
+
+using namespace kvcached;
+using backends::is_readable;
+using backends::is_writable;
+using backends::Kit;
+using backends::standin;
+
+// A reservation of eight pieces, with the bookkeeping that a test would repeat.
+class Range {
+ public:
+  static constexpr std::size_t kPieces = 8;
+
+  explicit Range(const Kit& kit) : Range(kit.make()) {}
+  explicit Range(std::shared_ptr<Vmm> vmm)
+      : vmm_(std::move(vmm)),
+        piece_bytes_(vmm_->capabilities().default_page_bytes),
+        base_(vmm_->reserve(kPieces * piece_bytes_, piece_bytes_)) {}
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { vmm_->free_reservation(base_, kPieces * piece_bytes_); }
+
+  Vmm& vmm() { return *vmm_; }
+  std::size_t piece_bytes() const { return piece_bytes_; }
+  Address at(std::size_t piece) const { return base_ + piece * piece_bytes_; }
+  char* data(std::size_t piece) const { return reinterpret_cast<char*>(at(piece)); }
+
+  std::vector<Handle> create(std::size_t count) {
+    std::vector<Handle> handles;
+    for (std::size_t i = 0; i < count; ++i) handles.push_back(vmm_->create(piece_bytes_));
+    return handles;
+  }
+  void map(std::size_t first, const std::vector<Handle>& handles) {
+    vmm_->map(at(first), piece_bytes_, handles.data(), handles.size());
+    vmm_->set_access(at(first), piece_bytes_ * handles.size());
+  }
+  void unmap(std::size_t first, const std::vector<Handle>& handles) {
+    vmm_->unmap(at(first), piece_bytes_, handles.data(), handles.size());
+  }
+  void release(const std::vector<Handle>& handles) {
+    for (const Handle handle : handles) vmm_->release(handle, piece_bytes_);
+  }
+
+ private:
+  std::shared_ptr<Vmm> vmm_;
+  std::size_t piece_bytes_;
+  Address base_;
+};
+
+}  // namespace
+
+TEST_EACH_BACKEND(vmm_capabilities_are_plausible) {
+  const auto vmm = kit.make();
+  const Capabilities& c = vmm->capabilities();
+  CHECK(c.kind == "host" || c.kind == "cuda");
+  CHECK(c.granularity_bytes > 0);
+  CHECK_EQ(c.default_page_bytes % c.granularity_bytes, 0U);
+}
+
+TEST_EACH_BACKEND(vmm_reserved_addresses_are_aligned_and_hold_no_memory) {
+  Range range(kit);
+  CHECK_EQ(range.at(0) % range.vmm().capabilities().granularity_bytes, 0U);
+  if (range.vmm().capabilities().strict) CHECK(!is_readable(range.at(0)));
+  CHECK_EQ(backends::resident_bytes(range.at(0), Range::kPieces * range.piece_bytes()), 0U);
+}
+
+TEST_EACH_BACKEND(vmm_mapped_memory_holds_what_is_written) {
+  Range range(kit);
+  const auto handles = range.create(3);
+  range.map(2, handles);
+  for (std::size_t i = 2; i < 5; ++i) {
+    std::memset(range.data(i), static_cast<int>(i), range.piece_bytes());
+  }
+  for (std::size_t i = 2; i < 5; ++i) {
+    CHECK_EQ(static_cast<int>(range.data(i)[0]), static_cast<int>(i));
+    CHECK_EQ(static_cast<int>(range.data(i)[range.piece_bytes() - 1]), static_cast<int>(i));
+  }
+  CHECK_EQ(backends::resident_bytes(range.at(2), 3 * range.piece_bytes()), 3 * range.piece_bytes());
+  range.unmap(2, handles);
+  range.release(handles);
+}
+
+TEST_EACH_BACKEND(vmm_unmapping_one_piece_keeps_its_neighbours) {
+  Range range(kit);
+  const auto handles = range.create(3);
+  range.map(0, handles);
+  for (std::size_t i = 0; i < 3; ++i) range.data(i)[0] = static_cast<char>(10 + i);
+  range.unmap(1, {handles[1]});
+  CHECK_EQ(static_cast<int>(range.data(0)[0]), 10);
+  CHECK_EQ(static_cast<int>(range.data(2)[0]), 12);
+  if (range.vmm().capabilities().strict) CHECK(!is_readable(range.at(1)));
+  range.map(1, {handles[1]});
+  CHECK(is_writable(range.at(1)));
+  range.unmap(0, handles);
+  range.release(handles);
+}
+
+TEST_EACH_BACKEND(vmm_unmapped_memory_is_gone) {
+  Range range(kit);
+  const auto handles = range.create(2);
+  range.map(0, handles);
+  std::memset(range.data(0), 1, 2 * range.piece_bytes());
+  range.unmap(0, handles);
+  range.release(handles);
+  CHECK_EQ(backends::resident_bytes(range.at(0), 2 * range.piece_bytes()), 0U);
+}
+
+TEST_EACH_BACKEND(vmm_ranges_do_not_share_addresses_or_memory) {
+  const auto vmm = kit.make();
+  Range one(vmm);
+  Range two(vmm);
+  const auto first = one.create(1);
+  const auto second = two.create(1);
+  one.map(0, first);
+  two.map(0, second);
+  one.data(0)[0] = 1;
+  two.data(0)[0] = 2;
+  CHECK_EQ(static_cast<int>(one.data(0)[0]), 1);
+  one.unmap(0, first);
+  CHECK_EQ(static_cast<int>(two.data(0)[0]), 2);
+  two.unmap(0, second);
+  one.release(first);
+  two.release(second);
+}
+
+TEST_EACH_BACKEND(vmm_an_impossible_reservation_is_out_of_memory_not_a_crash) {
+  const auto vmm = kit.make();
+  const std::size_t bytes = std::size_t{1} << 60;
+  CHECK_THROWS(OutOfMemory, "", vmm->reserve(bytes, vmm->capabilities().default_page_bytes));
+}
+
+TEST(vmm_host_populates_only_what_is_mapped) {
+  Range range(std::make_shared<HostVmm>(false));
+  range.map(3, {0});
+  // Under MADV_HUGEPAGE 64 KiB would make 2 MiB resident.
+  CHECK_EQ(backends::resident_bytes(range.at(0), Range::kPieces * range.piece_bytes()), range.piece_bytes());
+  range.unmap(3, {0});
+}
+
+TEST(vmm_host_huge_ranges_are_aligned_to_huge_pages) {
+  HostVmm vmm(false);
+  const std::size_t huge = std::size_t{2} << 20;
+  const Address base = vmm.reserve(4 * huge, huge);
+  CHECK_EQ(base % huge, 0U);
+  const Handle token = vmm.create(huge);
+  vmm.map(base + huge, huge, &token, 1);
+  CHECK_EQ(backends::resident_bytes(base, 4 * huge), huge);
+  vmm.free_reservation(base, 4 * huge);
+}
+
+TEST(vmm_limited_refuses_beyond_its_limit_and_recovers) {
+  LimitedVmm vmm(std::make_shared<HostVmm>(false), 3 * 4096);
+  const Handle first = vmm.create(2 * 4096);
+  CHECK_THROWS(OutOfMemory, "8192 held of a limit of 12288", vmm.create(2 * 4096));
+  CHECK_EQ(vmm.held_bytes(), 2U * 4096);
+  vmm.release(first, 2 * 4096);
+  CHECK_EQ(vmm.held_bytes(), 0U);
+  vmm.release(vmm.create(3 * 4096), 3 * 4096);
+}
+
+TEST(vmm_tracked_counts_and_enforces_the_contract) {
+  TrackedVmm vmm(std::make_shared<HostVmm>(false));
+  const Address base = vmm.reserve(4 * 4096, 4096);
+  const Handle token = vmm.create(4096);
+  CHECK_THROWS(Misuse, "outside", vmm.map(base - 4096, 4096, &token, 1));
+  CHECK_THROWS(Misuse, "no such piece", vmm.map(base, 8192, &token, 1));
+  vmm.map(base, 4096, &token, 1);
+  CHECK_THROWS(Misuse, "already", vmm.map(base, 4096, &token, 1));
+  CHECK_THROWS(Misuse, "not fully mapped", vmm.set_access(base, 8192));
+  CHECK_THROWS(Misuse, "not mapped", vmm.unmap(base + 4096, 4096, &token, 1));
+  CHECK_THROWS(Misuse, "still mapped", vmm.free_reservation(base, 4 * 4096));
+  CHECK_EQ(vmm.live().mapped_bytes, 4096U);
+  vmm.unmap(base, 4096, &token, 1);
+  vmm.release(token, 4096);
+  CHECK_THROWS(Misuse, "released before", vmm.release(token, 4096));
+  vmm.free_reservation(base, 4 * 4096);
+  CHECK_EQ(vmm.live().reservations + vmm.live().pieces + vmm.live().mappings, 0U);
+}
+
+TEST(vmm_cuda_names_call_code_and_arguments) {
+  standin();
+  const auto vmm = std::make_shared<CudaVmm>(0);
+  standin().fail("cuMemAddressReserve", 1, 999);
+  CHECK_THROWS(DriverError, "cuMemAddressReserve(2097152) failed: unknown error (999)", vmm->reserve(2 << 20, 0));
+  standin().fail("cuMemCreate", 1, cuda::kOutOfMemory);
+  CHECK_THROWS(OutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY (2)", vmm->create(2 << 20));
+}
+
+TEST(vmm_cuda_unknown_device_is_unavailable) {
+  standin();
+  CHECK_THROWS(Unavailable, "device 7 does not exist: there are 2", CudaVmm(7));
+  CHECK(!cuda::unavailable_reason().has_value());
+}
+
+TEST(vmm_cuda_memory_is_shared_by_all_ranges) {
+  standin().set_total_bytes(4 << 20);
+  {
+    Range range(std::make_shared<CudaVmm>(0));
+    const auto handles = range.create(2);
+    CHECK_THROWS(OutOfMemory, "0 of 4194304 bytes free", range.create(1));
+    range.release(handles);
+    range.release(range.create(2));
+  }
+  standin().set_total_bytes(1 << 30);
+  standin().check_clean();
+}
+
+TEST(vmm_cuda_fails_whole_runs_and_undoes_them) {
+  {
+    Range range(std::make_shared<CudaVmm>(0));
+    const auto handles = range.create(4);
+    standin().fail("cuMemMap", 3, cuda::kOutOfMemory);
+    CHECK_THROWS(OutOfMemory, "cuMemMap", range.map(0, handles));
+    CHECK_EQ(standin().state().mappings, 0);
+    range.map(0, handles);
+    range.data(3)[0] = 5;
+    standin().fail("cuMemUnmap", 3, cuda::kInvalidValue);
+    CHECK_THROWS(DriverError, "cuMemUnmap", range.unmap(0, handles));
+    CHECK_EQ(standin().state().mappings, 4);
+    CHECK(is_writable(range.at(0)));
+    range.unmap(0, handles);
+    range.release(handles);
+  }
+  standin().check_clean();
+}
+
+TEST(vmm_standin_notices_broken_rules) {
+  const cuda::Driver& driver = (standin(), cuda::driver());
+  const std::size_t page = std::size_t{2} << 20;
+  const long before = standin().state().violations;
+  const cuda::AllocationProp prop{cuda::kAllocationPinned, 0, {cuda::kLocationDevice, 0}, nullptr, {}};
+  const cuda::AccessDesc access{{cuda::kLocationDevice, 0}, cuda::kAccessReadWrite};
+  cuda::DevicePtr base = 0;
+  cuda::AllocationHandle handle = 0;
+  REQUIRE(driver.MemAddressReserve(&base, 4 * page, 0, 0, 0) == cuda::kSuccess);
+  REQUIRE(driver.MemCreate(&handle, 2 * page, &prop, 0) == cuda::kSuccess);
+  CHECK(driver.MemMap(base, page, page, handle, 0) != cuda::kSuccess);
+  REQUIRE(driver.MemMap(base, 2 * page, 0, handle, 0) == cuda::kSuccess);
+  CHECK(!is_readable(base));
+  CHECK(driver.MemUnmap(base, page) != cuda::kSuccess);
+  CHECK(driver.MemSetAccess(base, 4 * page, &access, 1) != cuda::kSuccess);
+  CHECK(driver.MemMap(base, 2 * page, 0, handle, 0) != cuda::kSuccess);
+  CHECK(driver.MemAddressFree(base, 4 * page) != cuda::kSuccess);
+  CHECK(driver.MemRelease(handle) == cuda::kSuccess);
+  CHECK(driver.MemRelease(handle) != cuda::kSuccess);
+  CHECK_EQ(standin().state().held_bytes, static_cast<long>(2 * page));  // mapped memory outlives its handle
+  CHECK(driver.MemUnmap(base, 2 * page) == cuda::kSuccess);
+  CHECK(driver.MemAddressFree(base, 4 * page) == cuda::kSuccess);
+  CHECK_EQ(standin().state().violations - before, 6);
+  CHECK_EQ(standin().state().held_bytes, 0);
+  standin().forgive();
+}

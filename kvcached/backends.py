@@ -1,0 +1,29 @@
+"""Which backend holds a device's memory, with the settings of this process applied."""
+
+from __future__ import annotations
+
+from kvcached import _core
+from kvcached.config import Config
+from kvcached.ledgers import device_name
+
+
+def open_backend(config: Config, device: str) -> _core.Backend:
+    """The backend of ``cpu``, ``cuda`` or ``cuda:<index>``.
+
+    Raises:
+        Unavailable: there is no such device here. Misuse: an unknown kind of device.
+    """
+    known = device_name(device)
+    if known.startswith("cuda"):
+        _core.set_libcuda_path(config.libcuda)
+        return _core.Backend.cuda(int(known.removeprefix("cuda")))
+    return _core.Backend.host(config.host_strict)
+
+
+def cuda_unavailable_reason() -> str | None:
+    """None when the CUDA backend can be used here, else why not. A wrong setting is a reason, never an exception."""
+    try:
+        _core.set_libcuda_path(Config.from_env().libcuda)
+    except _core.KvcachedError as error:
+        return str(error)
+    return _core.cuda_unavailable_reason()

@@ -1,0 +1,164 @@
+"""The three questions about memory, answered by one owner on the scheduler's own thread.
+
+(a) `attainable_rows`: could a request ever finish here?  Limit and ledger, whoever holds memory now.
+(b) `secure` and `free_up`: can this step run?  The shortfall is met first, in the order grow (credit and
+    backing, all or nothing), evict prefix cache, refuse.
+(c) picking rows is `KvPool.alloc`: it maps nothing, asks nobody and after (b) cannot fail.
+
+A refusal is remembered as a want in the ledger, where other engines see it and give back what they can
+spare (`step_boundary`), and is retried when the ledger changes or after `RETRY_S`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from kvcached import _core
+
+RETRY_S = 0.25
+"""A refusal is tried again at the latest after this many seconds, even if the ledger said nothing."""
+
+
+class PrefixCache(Protocol):
+    """What capacity needs of SGLang's prefix cache: how much could go, and making it go."""
+
+    def evictable_rows(self) -> int:
+        """Rows that no running request holds."""
+
+    def evict(self, rows: int) -> None:
+        """Evict at least `rows` rows, or all that is evictable."""
+
+
+@dataclass(slots=True)
+class Shortfall:
+    """Rows that were refused, by who asked; the larger one is what the ledger hears."""
+
+    admission_rows: int = 0
+    decode_rows: int = 0
+
+    @property
+    def rows(self) -> int:
+        return max(self.admission_rows, self.decode_rows)
+
+
+class Capacity:
+    """Grows, shrinks and refuses for one KV pool.
+
+    Single-threaded: the scheduler's thread owns it. `clock` returns seconds of a monotonic clock.
+    """
+
+    def __init__(self, pool: _core.KvPool, client: _core.LedgerClient, clock: Callable[[], float]) -> None:
+        self.pool = pool
+        self._client = client
+        self._clock = clock
+        self._shortfall = Shortfall()
+        self._refused_rows = 0
+        self._refused_at_s = 0.0
+        self._refused_generation = -1
+        self._page_set_bytes = pool.geometry.page_set_bytes
+        self._rows_per_page = pool.geometry.rows_per_page
+
+    def obtainable_rows(self, cache: PrefixCache) -> int:
+        """Free rows this engine could have this instant: backed, claimable, or held by evictable cache."""
+        return self.pool.rows_obtainable + cache.evictable_rows()
+
+    def attainable_rows(self) -> int:
+        """Most rows this engine could ever hold at once under its limit and the floors of the others."""
+        return self.pool.rows_attainable
+
+    def secure(self, rows: int, cache: PrefixCache) -> bool:
+        """Whether `rows` rows can be handed out in this pass, counting cache that can still be evicted."""
+        missing_rows = self._grow_towards(rows, cache) - cache.evictable_rows()
+        return missing_rows <= 0 or self.refuse(missing_rows)
+
+    def free_up(self, rows: int, cache: PrefixCache) -> bool:
+        """Make `rows` backed rows free, evicting cache where the ledger refuses. False leaves a want."""
+        missing_rows = self._grow_towards(rows, cache)
+        if 0 < missing_rows <= cache.evictable_rows():
+            cache.evict(missing_rows)
+            missing_rows = rows - self.pool.rows_free_backed
+        self._set_shortfall(decode_rows=max(0, missing_rows))
+        return missing_rows <= 0
+
+    def refuse(self, missing_rows: int) -> bool:
+        """Note that the admission pass lacks `missing_rows` rows; False, for the caller to return."""
+        self._refused_rows = max(1, missing_rows)
+        return False
+
+    @property
+    def refused(self) -> bool:
+        """Whether the last admission pass was refused for want of memory."""
+        return self._refused_rows > 0
+
+    def may_retry(self) -> bool:
+        """Whether a refused admission is worth another try: the ledger changed, or time passed."""
+        return (
+            self._client.generation != self._refused_generation
+            or self._clock() - self._refused_at_s >= RETRY_S
+        )
+
+    def begin_pass(self) -> None:
+        """A new admission pass: what earlier passes were refused no longer counts."""
+        self._refused_rows = 0
+
+    def end_pass(self) -> None:
+        """Let others see what this pass was refused, and note when, for the retry."""
+        self._set_shortfall(admission_rows=self._refused_rows)
+        self._refused_at_s = self._clock()
+        self._refused_generation = self._client.generation
+
+    def trim(self, *, idle: bool) -> None:
+        """Return empty pages and their credit; an engine that works keeps one page of free rows."""
+        self.pool.trim(0 if idle else self._rows_per_page)
+
+    def step_boundary(self, cache: PrefixCache, *, idle: bool) -> None:
+        """Return what nobody here needs: empty pages always, prefix cache when others want memory."""
+        self.trim(idle=idle)
+        if idle:
+            self._refused_rows = 0
+            self._set_shortfall(admission_rows=0, decode_rows=0)
+        wanted_bytes = self._client.wanted_by_others_bytes()
+        if wanted_bytes > 0:
+            self._give_back(wanted_bytes, cache)
+        self.pool.publish()
+
+    def _grow_towards(self, rows: int, cache: PrefixCache) -> int:
+        """Back free rows up to `rows`; the rows still missing. Grows nothing where that could not help."""
+        if not self._grow(rows):
+            within_reach_rows = self.pool.rows_obtainable
+            if within_reach_rows + cache.evictable_rows() >= rows:
+                self._grow(within_reach_rows)
+        return max(0, rows - self.pool.rows_free_backed)
+
+    def _grow(self, rows: int) -> bool:
+        if self.pool.rows_free_backed >= rows:
+            return True
+        try:
+            return self.pool.grow(rows)
+        except _core.OutOfMemory:
+            # The driver or the OS refused what the ledger granted: the same answer as the ledger's no.
+            return False
+
+    def _give_back(self, wanted_bytes: int, cache: PrefixCache) -> None:
+        """Empty pages of prefix cache, oldest first, for others; never below this engine's floor.
+
+        Evicting a page's worth of rows seldom empties exactly one page, so the loop asks again until enough
+        came back or the cache holds nothing more; each turn evicts something, which bounds it.
+        """
+        spare_bytes = min(wanted_bytes, self._client.used_bytes - self._client.floor_bytes)
+        while spare_bytes > 0 and (evictable_rows := cache.evictable_rows()) > 0:
+            pages = -(-spare_bytes // self._page_set_bytes)
+            cache.evict(min(evictable_rows, pages * self._rows_per_page))
+            spare_bytes -= self.pool.trim(0)
+            if cache.evictable_rows() >= evictable_rows:
+                return
+
+    def _set_shortfall(self, *, admission_rows: int | None = None, decode_rows: int | None = None) -> None:
+        before = self._shortfall.rows
+        if admission_rows is not None:
+            self._shortfall.admission_rows = admission_rows
+        if decode_rows is not None:
+            self._shortfall.decode_rows = decode_rows
+        if self._shortfall.rows != before:
+            pages = -(-self._shortfall.rows // self._rows_per_page)
+            self._client.set_want(pages * self._page_set_bytes)

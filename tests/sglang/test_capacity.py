@@ -1,0 +1,165 @@
+"""The capacity protocol between two engines of one budget, with real pools and a real ledger."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kvcached import _core
+from kvcached.sglang.capacity import RETRY_S, Capacity
+
+ROW_BYTES = 256
+GEOMETRY = _core.Geometry(
+    rows=1 << 14, row_bytes=[ROW_BYTES] * 4, granularity_bytes=4096, page_bytes=4096, reserved_rows=1
+)
+PAGE_ROWS = GEOMETRY.rows_per_page
+PAGE_BYTES = GEOMETRY.page_set_bytes
+BUDGET_PAGES = 10
+
+
+@dataclass
+class Clock:
+    now_s: float = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Engine:
+    """One engine: a pool, the rows its requests use, and a prefix cache that holds real rows of the pool."""
+
+    ledger: _core.Ledger
+    name: str
+    floor_pages: int
+    clock: Clock = field(default_factory=Clock)
+    cached: list[np.ndarray] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.client = self.ledger.register(name=self.name, floor_bytes=self.floor_pages * PAGE_BYTES)
+        self.pool = _core.KvPool(_core.Backend.host(strict=True), GEOMETRY, self.client)
+        self.capacity = Capacity(self.pool, self.client, self.clock)
+
+    def evictable_rows(self) -> int:
+        return sum(len(rows) for rows in self.cached)
+
+    def evict(self, rows: int) -> None:
+        while self.cached and rows > 0:
+            oldest = self.cached.pop(0)
+            rows -= len(oldest)
+            self.pool.free(oldest)
+
+    def use(self, rows: int) -> np.ndarray:
+        assert self.capacity.free_up(rows, self)
+        ids = self.pool.alloc(rows)
+        assert ids is not None
+        return ids
+
+    def admit(self, rows: int) -> bool:
+        """One admission pass with one candidate."""
+        self.capacity.begin_pass()
+        admitted = self.capacity.secure(rows, self)
+        self.capacity.end_pass()
+        return admitted
+
+    def cache(self, pages: int) -> None:
+        self.cached += [self.use(PAGE_ROWS) for _ in range(pages)]
+
+    def want_bytes(self) -> int:
+        return next(c.want_bytes for c in self.ledger.snapshot().clients if c.name == self.name)
+
+
+@pytest.fixture
+def engines(tmp_path: Path) -> Iterator[tuple[Engine, Engine]]:
+    folder = tmp_path / "ledger"
+    folder.mkdir(mode=0o700)
+    path = str(folder / "host.ledger")
+    first = Engine(_core.Ledger(path, BUDGET_PAGES * PAGE_BYTES), "a", floor_pages=2)
+    second = Engine(_core.Ledger(path), "b", floor_pages=2)
+    yield first, second
+    for engine in (first, second):
+        engine.pool.check_invariants()
+        engine.pool.close()
+        engine.client.close()
+
+
+def test_secure_grows_and_the_allocation_after_it_cannot_fail(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    rows = 3 * PAGE_ROWS
+    assert engine.pool.alloc(rows) is None
+    assert engine.capacity.secure(rows, engine)
+    assert engine.pool.alloc(rows) is not None
+
+
+def test_attainable_leaves_the_floors_of_others(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    assert engine.capacity.attainable_rows() == (BUDGET_PAGES - 2) * PAGE_ROWS - 1
+
+
+def test_own_cache_is_evicted_only_where_the_ledger_refuses(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    engine.cache(2)
+    engine.use(PAGE_ROWS)
+    assert engine.evictable_rows() == 2 * PAGE_ROWS
+    engine.use(5 * PAGE_ROWS)
+    assert engine.evictable_rows() < 2 * PAGE_ROWS
+
+
+def test_refusal_is_published_and_answered_by_the_other_engine(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    holder.cache(7)
+    rows = 4 * PAGE_ROWS
+    assert not waiter.admit(rows)
+    assert waiter.capacity.refused
+    assert waiter.want_bytes() > 0
+    assert not waiter.capacity.may_retry()
+
+    holder.capacity.step_boundary(holder, idle=True)
+
+    assert waiter.capacity.may_retry()
+    assert waiter.admit(rows)
+    assert waiter.want_bytes() == 0
+
+
+def test_giving_back_stops_at_the_floor(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    holder.cache(7)
+    assert not waiter.admit(100 * PAGE_ROWS)
+    holder.capacity.step_boundary(holder, idle=True)
+    assert holder.client.used_bytes == 2 * PAGE_BYTES
+
+
+def test_running_requests_are_not_given_back(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    holder.use(6 * PAGE_ROWS)
+    before_bytes = holder.client.used_bytes
+    assert not waiter.admit(8 * PAGE_ROWS)
+    holder.capacity.step_boundary(holder, idle=False)
+    assert holder.client.used_bytes >= before_bytes - PAGE_BYTES
+
+
+def test_refusal_is_retried_after_a_bounded_time(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    assert not engine.admit(100 * PAGE_ROWS)
+    assert not engine.capacity.may_retry()
+    engine.clock.now_s += RETRY_S
+    assert engine.capacity.may_retry()
+
+
+def test_a_hopeless_request_grows_and_evicts_nothing(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    engine.cache(2)
+    before = engine.client.used_bytes, engine.evictable_rows()
+    assert not engine.capacity.secure(100 * PAGE_ROWS, engine)
+    assert not engine.capacity.free_up(100 * PAGE_ROWS, engine)
+    assert (engine.client.used_bytes, engine.evictable_rows()) == before
+
+
+def test_an_idle_engine_keeps_only_the_padding_page(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    ids = engine.use(5 * PAGE_ROWS)
+    engine.pool.free(ids)
+    engine.capacity.step_boundary(engine, idle=True)
+    assert engine.pool.mapped_bytes == PAGE_BYTES
+    assert engine.client.used_bytes == PAGE_BYTES

@@ -1,0 +1,1 @@
+"""Prism: which model lives on which device, and which request goes next."""

@@ -1,0 +1,164 @@
+"""Reading a completion request: JSON, the fields prism needs or bounds, and what is forwarded to the engine.
+
+Only what can be judged without the engine is judged here; every other field goes through as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prism.live.openai_errors import ApiError
+
+Route = Literal["/v1/chat/completions", "/v1/completions"]
+_COMPLETION_DEFAULT_TOKENS = 16  # OpenAI's default for /v1/completions
+_MAX_PARTS = 2048
+
+Text = str
+TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    include_usage: bool = False
+
+
+class _Common(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    model: str = Field(min_length=1, max_length=256)
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    max_tokens: int | None = Field(None, ge=1)
+    n: int | None = Field(None, ge=1, le=128)
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    seed: int | None = None
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    role: str = Field(min_length=1)
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _Chat(_Common):
+    messages: list[_Message] = Field(min_length=1, max_length=_MAX_PARTS)
+    max_completion_tokens: int | None = Field(None, ge=1)
+
+
+class _Completion(_Common):
+    prompt: Annotated[str, Field(min_length=1)] | TokenIds | Annotated[
+        list[Annotated[str, Field(min_length=1)] | TokenIds], Field(min_length=1, max_length=_MAX_PARTS)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ApiRequest:
+    """A checked request. `texts` and `token_ids` together are its prompt; `document` is what came, for the engine."""
+
+    route: Route
+    model: str
+    stream: bool
+    include_usage: bool
+    max_tokens: int | None
+    choices: int
+    messages: int
+    texts: tuple[str, ...]
+    token_ids: int
+    document: dict[str, Any]
+
+    def engine_body(self) -> bytes:
+        """The body for the engine. A stream always ends with its usage, which counts output tokens exactly."""
+        document = self.document
+        if self.stream:
+            options = {**(document.get("stream_options") or {}), "include_usage": True}
+            document = {**document, "stream_options": options}
+        return json.dumps(document).encode()
+
+
+def parse_request(route: Route, body: bytes) -> ApiRequest:
+    """The request in `body`; raises `ApiError` (400) that names the field."""
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON: {error}", "invalid_json") from None
+    if not isinstance(document, dict):
+        kind = type(document).__name__
+        raise ApiError(400, f"the body must be a JSON object, not {kind}", "invalid_json")
+    try:
+        if route == "/v1/chat/completions":
+            return _from_chat(document, _Chat.model_validate(document))
+        return _from_completion(document, _Completion.model_validate(document))
+    except ValidationError as error:
+        raise _field_error(error) from None
+
+
+def _from_chat(document: dict[str, Any], chat: _Chat) -> ApiRequest:
+    texts: list[str] = []
+    for message in chat.messages:
+        if isinstance(message.content, str):
+            texts.append(message.content)
+        elif message.content is not None:
+            texts += [part["text"] for part in message.content if isinstance(part.get("text"), str)]
+    limit = chat.max_completion_tokens if chat.max_completion_tokens is not None else chat.max_tokens
+    return _request("/v1/chat/completions", document, chat, limit, len(chat.messages), texts, 0)
+
+
+def _from_completion(document: dict[str, Any], completion: _Completion) -> ApiRequest:
+    prompts = completion.prompt if isinstance(completion.prompt, list) else [completion.prompt]
+    texts: list[str] = []
+    token_ids = 0
+    for prompt in prompts:
+        if isinstance(prompt, str):
+            texts.append(prompt)
+        else:
+            token_ids += 1 if isinstance(prompt, int) else len(prompt)
+    limit = _COMPLETION_DEFAULT_TOKENS if completion.max_tokens is None else completion.max_tokens
+    return _request("/v1/completions", document, completion, limit, 0, texts, token_ids)
+
+
+def _request(
+    route: Route,
+    document: dict[str, Any],
+    common: _Common,
+    max_tokens: int | None,
+    messages: int,
+    texts: list[str],
+    token_ids: int,
+) -> ApiRequest:
+    options = common.stream_options
+    return ApiRequest(
+        route=route,
+        model=common.model,
+        stream=bool(common.stream),
+        include_usage=options is not None and options.include_usage,
+        max_tokens=max_tokens,
+        choices=common.n or 1,
+        messages=messages,
+        texts=tuple(texts),
+        token_ids=token_ids,
+        document=document,
+    )
+
+
+def _field_error(error: ValidationError) -> ApiError:
+    """The deepest problem pydantic found; values are not repeated, they may be somebody's prompt."""
+    details = max(error.errors(include_url=False, include_input=False), key=_weight)
+    path = [part for part in details["loc"] if isinstance(part, int) or not _is_branch(part)]
+    field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
+    if details["type"] == "missing":
+        return ApiError(400, f"field `{field}` is missing", "missing_field", field)
+    message = details["msg"].removeprefix("Value error, ")
+    return ApiError(400, f"field `{field}`: {message[:1].lower()}{message[1:]}", "invalid_field", field)
+
+
+def _weight(details: Any) -> int:  # noqa: ANN401 (pydantic's ErrorDetails)
+    return 1 if details["type"] == "missing" else 0
+
+
+def _is_branch(part: str) -> bool:
+    """pydantic names the tried branch of a union in the location."""
+    return "[" in part or part in ("str", "int", "function-after")

@@ -1,0 +1,314 @@
+"""A real SGLang engine on the CPU as a subprocess, with or without kvcached. Shared by tests and benches.
+
+The engine runs in its own session with a private TMPDIR. Closing it kills exactly that process group and
+removes the shared-memory files its processes had mapped, which SGLang leaves behind however it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Self
+
+READY_TIMEOUT_S = 180.0
+REQUEST_TIMEOUT_S = 180.0
+_SHM = Path("/dev/shm")
+_LOG_TAIL_CHARACTERS = 4000
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Elastic:
+    """How kvcached is switched on in an engine. None leaves a variable unset (the engine's default)."""
+
+    ledger: Path
+    budget_bytes: int
+    name: str
+    floor_bytes: int | None = None
+    limit_bytes: int | None = None
+
+    def environment(self) -> dict[str, str]:
+        """Variables for the engine. Strict host memory: reading a row without memory kills the engine."""
+        settings = {
+            "KVCACHED_ENABLE": "1",
+            "KVCACHED_LEDGER": str(self.ledger),
+            "KVCACHED_BUDGET_BYTES": str(self.budget_bytes),
+            "KVCACHED_NAME": self.name,
+            "KVCACHED_HOST_STRICT": "1",
+        }
+        optional = {"KVCACHED_FLOOR_BYTES": self.floor_bytes, "KVCACHED_LIMIT_BYTES": self.limit_bytes}
+        return settings | {key: str(value) for key, value in optional.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSpec:
+    """What to launch. `elastic=None` is stock SGLang, with the plugin named in no way."""
+
+    model: Path
+    max_total_tokens: int = 8192
+    max_running_requests: int = 16
+    chunked_prefill_size: int | None = None
+    dtype: str | None = None
+    context_length: int | None = None
+    sleep_on_idle: bool = True
+    elastic: Elastic | None = None
+    extra_environment: dict[str, str] = field(default_factory=dict)
+
+    def arguments(self, port: int) -> list[str]:
+        """The launch line for one loopback port."""
+        line = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(self.model)]
+        line += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
+        line += ["--attention-backend", "torch_native", "--disable-overlap-schedule", "--skip-server-warmup"]
+        line += ["--max-total-tokens", str(self.max_total_tokens)]
+        line += ["--max-running-requests", str(self.max_running_requests)]
+        optional = {
+            "--chunked-prefill-size": self.chunked_prefill_size,
+            "--dtype": self.dtype,
+            "--context-length": self.context_length,
+        }
+        for option, value in optional.items():
+            if value is not None:
+                line += [option, str(value)]
+        return [*line, "--sleep-on-idle"] if self.sleep_on_idle else line
+
+    def environment(self, private_dir: Path) -> dict[str, str]:
+        """This process's environment, without any kvcached setting of its own, plus what the engine needs."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith("KVCACHED_")}
+        own = {
+            "SGLANG_USE_CPU_ENGINE": "1",
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false",
+            "TMPDIR": str(private_dir),
+        }
+        elastic = self.elastic.environment() if self.elastic else {}
+        return inherited | own | elastic | self.extra_environment
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """One request's greedy answer."""
+
+    output_ids: tuple[int, ...]
+    gaps: tuple[float, ...]
+    """Per output token: log-probability of the likeliest token minus that of the second."""
+    finish: str
+    """`stop`, `length` or `abort`."""
+    prompt_tokens: int
+    cached_tokens: int
+    retractions: int
+
+
+class EngineDied(RuntimeError):
+    """The engine ended, or did not become ready in time. The message ends with its log."""
+
+
+class RequestRefused(RuntimeError):
+    """The engine answered a request with an HTTP error."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"status {status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Engine:
+    """A running engine. `start` returns at once, so that two engines can load at the same time.
+
+    >>> with Engine(EngineSpec(Path("models/tiny"))) as engine:  # doctest: +SKIP
+    ...     engine.wait_ready()
+    ...     engine.generate([1, 2, 3], max_new_tokens=4).output_ids
+    """
+
+    def __init__(self, spec: EngineSpec) -> None:
+        self.spec = spec
+        self._private_dir = Path(tempfile.mkdtemp(prefix="engine-"))
+        self._log_path = self._private_dir / "engine.log"
+        self._port = _free_port()
+        self._log: IO[bytes] = self._log_path.open("wb")
+        # Called on the thread that lives as long as the tests: the death signal follows the thread, not the process.
+        self._process = subprocess.Popen(
+            spec.arguments(self._port),
+            env=spec.environment(self._private_dir),
+            cwd=self._private_dir,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+
+    @property
+    def pid(self) -> int:
+        """The launcher's pid, which is also the id of the engine's process group."""
+        return self._process.pid
+
+    def log(self) -> str:
+        """Everything the engine has printed so far."""
+        return self._log_path.read_text(errors="replace")
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Return once the engine serves. Raises EngineDied with the end of its log."""
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            if self._process.poll() is not None:
+                raise EngineDied(f"ended with status {self._process.returncode} while loading\n{self._tail()}")
+            try:
+                self.get("/model_info", timeout_s=5.0)
+                return
+            except (urllib.error.URLError, ConnectionError, TimeoutError):
+                time.sleep(0.1)
+        raise EngineDied(f"not ready after {timeout_s:.0f} s\n{self._tail()}")
+
+    def is_alive(self) -> bool:
+        """Whether the launcher runs; it ends itself when the scheduler dies."""
+        return self._process.poll() is None
+
+    def generate(
+        self, input_ids: Sequence[int], max_new_tokens: int, *, timeout_s: float = REQUEST_TIMEOUT_S, **sampling: Any
+    ) -> Completion:
+        """Greedy tokens for one prompt. Raises RequestRefused for an HTTP error."""
+        return self.generate_together([input_ids], [max_new_tokens], timeout_s=timeout_s, **sampling)[0]
+
+    def generate_together(
+        self,
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: Sequence[int],
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **sampling: Any,
+    ) -> list[Completion]:
+        """Greedy tokens for several prompts that arrive in one message, in this order.
+
+        Token ids instead of text make SGLang hand the whole list to its scheduler at once, so the batches it
+        forms depend on the order alone and not on timing.
+        """
+        body = {
+            "input_ids": [list(ids) for ids in prompts],
+            "sampling_params": [{"temperature": 0, "max_new_tokens": n, **sampling} for n in max_new_tokens],
+            "return_logprob": True,
+            "top_logprobs_num": 2,
+        }
+        answers = self.post("/generate", body, timeout_s=timeout_s)
+        return [_completion(answer) for answer in answers]
+
+    def flush_cache(self, timeout_s: float = 30.0) -> None:
+        """Drop the prefix cache; waits until the engine is idle. Raises RequestRefused when it never was."""
+        self.post(f"/flush_cache?timeout={timeout_s:.0f}", None, timeout_s=timeout_s + 10.0)
+
+    def get(self, path: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """GET, decoded where the answer is JSON."""
+        return self._request(urllib.request.Request(self._url(path)), timeout_s)
+
+    def post(self, path: str, body: Any, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
+        """POST, decoded where the answer is JSON. Raises RequestRefused for an HTTP error."""
+        data = b"" if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url(path), data, {"Content-Type": "application/json"})
+        return self._request(request, timeout_s)
+
+    def close(self) -> None:
+        """Kill the process group, wait for all of it, remove what it left in /dev/shm and its folder. Idempotent."""
+        if self._log.closed:
+            return
+        leftovers = _shared_files(_group(self.pid))
+        _kill_group(self.pid)
+        self._process.wait(timeout=30.0)
+        deadline_s = time.monotonic() + 30.0
+        while _group(self.pid) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        for path in leftovers:
+            path.unlink(missing_ok=True)
+        self._log.close()
+        shutil.rmtree(self._private_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _url(self, path: str) -> str:
+        return f"http://127.0.0.1:{self._port}{path}"
+
+    def _request(self, request: urllib.request.Request, timeout_s: float) -> Any:
+        try:
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:
+                text = response.read().decode()
+        except urllib.error.HTTPError as error:
+            raise RequestRefused(error.code, error.read().decode(errors="replace")) from error
+        try:
+            return json.loads(text)
+        except json.JSONDecodeError:
+            return text
+
+    def _tail(self) -> str:
+        return self.log()[-_LOG_TAIL_CHARACTERS:]
+
+
+def _completion(answer: dict[str, Any]) -> Completion:
+    meta = answer["meta_info"]
+    return Completion(
+        output_ids=tuple(answer["output_ids"]),
+        gaps=tuple(float(top[0][0] - top[1][0]) for top in meta["output_top_logprobs"]),
+        finish=meta["finish_reason"]["type"],
+        prompt_tokens=meta["prompt_tokens"],
+        cached_tokens=meta["cached_tokens"],
+        retractions=meta.get("num_retractions", 0),
+    )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _kill_group(group: int) -> None:
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _group(group: int) -> list[int]:
+    """Live processes of a process group; zombies no longer count."""
+    members = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                state, _parent, its_group = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[:3]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if int(its_group) == group and state not in "ZX":
+                members.append(int(entry.name))
+    return members
+
+
+def _shared_files(pids: Sequence[int]) -> list[Path]:
+    """Files in /dev/shm that these processes map, found by inode: a semaphore is mapped under a name it lost."""
+    mapped = set()
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        mapped |= {int(line.split()[4]) for line in lines if " /dev/shm/" in line}
+    return [Path(entry.path) for entry in os.scandir(_SHM) if entry.inode() in mapped]

@@ -1,0 +1,1 @@
+"""Real SGLang on a machine without a GPU: the install recipe and its stand-ins."""

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -14,17 +15,14 @@ from prism.traces.stats import trace_stats
 
 trace_app = typer.Typer(help="Look at request traces and make synthetic ones.", no_args_is_help=True)
 
+_WHOLE_FROM = 100  # larger figures are shown without decimals
 _COLUMNS = {
-    "requests": "requests",
-    "requests_per_s": "per s",
-    "gap_p50_s": "gap p50 s",
-    "longest_gap_s": "longest s",
-    "gap_cv": "gap CV",
-    "minute_cv": "minute CV",
-    "prompt_tokens_p50": "prompt p50",
-    "prompt_tokens_p95": "p95",
-    "output_tokens_p50": "output p50",
-    "output_tokens_p95": "p95",
+    "sent": ("requests",),
+    "per s": ("requests_per_s",),
+    "gap s\np50 longest": ("gap_p50_s", "longest_gap_s"),
+    "CV of\ngaps minutes": ("gap_cv", "minute_cv"),
+    "prompt\np50 p95": ("prompt_tokens_p50", "prompt_tokens_p95"),
+    "output\np50 p95": ("output_tokens_p50", "output_tokens_p95"),
 }
 
 
@@ -36,12 +34,14 @@ def stats(
     """Print rates, burstiness and lengths per model."""
     figures = trace_stats(_read(trace))
     if as_json:
-        print(json.dumps(figures, indent=2))
+        typer.echo(json.dumps(figures, indent=2))
         return
-    table = Table(title=f"{trace.name}: {figures['span_s']:.1f} s")
-    table.add_column("model", overflow="fold")
-    for heading in _COLUMNS.values():
-        table.add_column(heading, justify="right")
+    table = Table(
+        title=f"{trace.name}: {figures['span_s']:.1f} s", box=box.SIMPLE_HEAD, padding=0, show_edge=False
+    )
+    table.add_column("model", overflow="fold", min_width=12)
+    for heading in _COLUMNS:
+        table.add_column(heading, justify="right", no_wrap=True)
     models, total = figures["models"], figures["total"]
     if isinstance(models, dict) and isinstance(total, dict):
         for name, row in models.items():
@@ -86,7 +86,7 @@ def synth(
     if not requests:
         raise typer.BadParameter("no request falls into this trace; raise --rate or --duration-s")
     write_trace(out, requests)
-    print(f"{out}: {len(requests)} requests of {len(names)} models over {duration_s:g} s")
+    typer.echo(f"{out}: {len(requests)} requests of {len(names)} models over {duration_s:g} s")
 
 
 def _read(path: Path) -> list[TraceRequest]:
@@ -98,4 +98,10 @@ def _read(path: Path) -> list[TraceRequest]:
 
 
 def _cells(row: dict[str, float | None]) -> list[str]:
-    return ["-" if row[key] is None else f"{row[key]:.4g}" for key in _COLUMNS]
+    return [" ".join(f"{_number(row[key]):>5}" for key in keys) for keys in _COLUMNS.values()]
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.0f}" if value >= _WHOLE_FROM or value == int(value) else f"{value:.3g}"

@@ -1,6 +1,4 @@
-"""The order in which waiting requests are offered to the device: the plan, with the late requests' bounded
-share.
-"""
+"""The order in which waiting requests are offered: the plan, with the late requests' bounded share."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -99,7 +99,7 @@ def _decode_tagged(data: object, tags: dict[str, type], where: str) -> object:
 
 @functools.cache
 def _shape(cls: type) -> dict[str, tuple[Any, bool]]:
-    """field name -> (type, required) of a dataclass."""
+    """Per field of a dataclass: its type, and whether it is required."""
     hints = get_type_hints(cls)
     return {
         field.name: (hints[field.name], field.default is dataclasses.MISSING)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The request waits here, and why: model_not_ready, window, kv, running, backoff or order. Said once per
-    request.
+    """The request waits here, and why: model_not_ready, window, kv, running, backoff or order.
+
+    Said once per request.
     """
 
     request_id: str
@@ -40,8 +41,9 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Answer the client that we will not serve this. `retry_after_s`: when trying again may help; None: it
-    won't.
+    """Answer the client that we will not serve this.
+
+    `retry_after_s`: when trying again may help; None: it won't.
     """
 
     op_id: str

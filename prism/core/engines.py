@@ -80,10 +80,6 @@ class EngineBook:
         ]
         return sorted(engines, key=lambda e: (len(e.requests), e.order))
 
-    def ready_models(self, now_s: float) -> set[str]:
-        """Models that some engine may be sent a request of."""
-        return {e.model for e in self._engines.values() if e.phase == "ready" and not e.resting(now_s)}
-
     def failed(self, model: str) -> bool:
         """The model has engines here and all of them failed."""
         phases = [engine.phase for engine in self._engines.values() if engine.model == model]

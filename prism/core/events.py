@@ -106,9 +106,10 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """What one engine reports. `free_bytes`: KV bytes it could still use right now: its free rows in backed
-    pages plus what the device's ledger would give it. `iteration_s`: recent mean time of one engine step, 0.0
-    when unknown.
+    """What one engine reports.
+
+    `free_bytes`: KV bytes it could still use right now: its free rows in backed pages plus what the device's
+    ledger would give it. `iteration_s`: recent mean time of one engine step, 0.0 when unknown.
     """
 
     instance: str
@@ -123,8 +124,9 @@ class EngineState:
 
 @dataclass(frozen=True, slots=True)
 class ModelState:
-    """An instance of a model on a device entered a phase. `op_id`: the command this ends or progresses, if
-    any.
+    """An instance of a model on a device entered a phase.
+
+    `op_id`: the command this ends or progresses, if any.
 
     `peer_devices`: the other devices of its tensor parallel group; the first one's scheduler decides for the
     group.
@@ -149,8 +151,9 @@ class DeviceLost:
 
 @dataclass(frozen=True, slots=True)
 class ModelLoad:
-    """Measured load of one model over the snapshot's window. Rates per second, over arrivals and decode
-    steps.
+    """Measured load of one model over the snapshot's window.
+
+    Rates per second, over arrivals and decode steps.
     """
 
     model: str
@@ -180,8 +183,9 @@ class DeviceFacts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The cluster as last measured. A model absent from `loads` had no traffic; a device absent from
-    `devices` is gone.
+    """The cluster as last measured.
+
+    A model absent from `loads` had no traffic; a device absent from `devices` is gone.
     """
 
     window_s: float

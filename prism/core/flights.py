@@ -7,8 +7,9 @@ from prism.core.waiting import Waiting
 
 @dataclass(slots=True)
 class Flight:
-    """One dispatched request. `predicted_s`: work outstanding on the device at dispatch, this request
-    included.
+    """One dispatched request.
+
+    `predicted_s`: work outstanding on the device at dispatch, this request included.
     """
 
     waiting: Waiting

@@ -126,9 +126,7 @@ class GlobalScheduler:
     def _settle(
         self, devices: dict[str, DeviceLoad], rates: dict[str, float], now_s: float
     ) -> list[PlacedModel]:
-        """Put models that live somewhere, or are on their way, onto their devices; return the others worth
-        placing.
-        """
+        """Put models that live somewhere, or are on their way, onto their devices; return the homeless."""
         homeless = []
         for model in self._config.models:
             homes = self._homes(model.name)

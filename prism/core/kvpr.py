@@ -1,9 +1,8 @@
-"""KVPR, the pressure on a device's KV memory: weighted request rates over the bytes left for KV (Prism,
-2505.04021).
+"""KVPR, the pressure on a device's KV memory: weighted request rates over the bytes left for KV.
 
-v1: w = requests/s over the TTFT objective. v3 (OSDI'26 text): w = (prompt + decode tokens)/s, times KV bytes
-per token of one tensor parallel rank, over the TPOT objective. The unit differs between the two, so values
-compare within one only.
+Prism, arXiv 2505.04021. v1: w = requests/s over the TTFT objective. v3 (OSDI'26 text): w = (prompt + decode
+tokens)/s, times KV bytes per token of one tensor parallel rank, over the TPOT objective. The unit differs
+between the two, so values compare within one only.
 """
 
 import math
@@ -13,7 +12,7 @@ from prism.core.events import ModelLoad
 
 
 def weighted_rate(model: PlacedModel, load: ModelLoad | None, variant: KvprVariant) -> float:
-    """w of one model on one of its devices; 0.0 without traffic."""
+    """The weighted rate w of one model on one of its devices; 0.0 without traffic."""
     if load is None:
         return 0.0
     if variant == "v1":

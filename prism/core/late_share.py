@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LateShare:
-    """With share s a late prompt of p tokens waits for at most p(1-s)/s on-time tokens once it is first among
-    the late.
+    """Turns on-time work into the right of the first late request to go.
+
+    With share s a late prompt of p tokens waits for at most p(1-s)/s on-time tokens once it is first.
     """
 
     share: float

@@ -89,7 +89,7 @@ class LocalScheduler:
             commands.append(self._hold(event, now_s))
         return commands
 
-    def _take(self, event: Event, now_s: float) -> list[Command]:
+    def _take(self, event: Event, now_s: float) -> list[Command]:  # noqa: C901, PLR0911, PLR0912 (one line per event)
         match event:
             case Arrived():
                 return self._arrived(event)
@@ -255,8 +255,8 @@ class LocalScheduler:
         """Send whatever the plan says may go now."""
         if not self._queue or self._room.window.full:
             return []
-        ready = self._room.engines.ready_models(now_s)
-        candidates = [w for w in self._queue if w.request.model in ready]
+        open_models = self._room.open_models(now_s)
+        candidates = [w for w in self._queue if w.request.model in open_models]
         if not candidates:
             return []
         plan = self._workload.plan(candidates, self._room.window, now_s)

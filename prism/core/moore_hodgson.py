@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request as the planner sees it: `work_s` predicted service time, `due_s` time left (negative when
-    past).
+    """One request as the planner sees it.
+
+    `work_s`: predicted service time. `due_s`: time left, negative when past.
     """
 
     seq: int  # arrival order: breaks every tie, so equal inputs give equal plans
@@ -23,8 +24,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`on_time`: serve in this order, earliest due first. `late`: cannot all be on time; by priority, then
-    arrival.
+    """`on_time`: serve in this order, earliest due first.
+
+    `late`: cannot all be on time; by priority, then arrival.
     """
 
     on_time: tuple[Job, ...]

@@ -1,5 +1,6 @@
-"""Where models go: each to the device of least resulting KVPR, heaviest weighted rate first (Prism,
-2505.04021).
+"""Where models go: each to the device of least resulting KVPR, heaviest weighted rate first.
+
+Prism, arXiv 2505.04021.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,8 +36,9 @@ class DeviceLoad:
         self.floor_bytes -= model.floor_bytes // model.tp
 
     def short_bytes(self, model: PlacedModel) -> int:
-        """How much memory is missing to hold the model too, with everybody's floor and at least a byte of KV;
-        ≤ 0: fits.
+        """How many bytes are missing to hold the model too; 0 or less: it fits.
+
+        Everybody's floor stays guaranteed, and at least a byte is left for KV.
         """
         weights = self.weight_bytes + model.weight_bytes // model.tp
         floors = self.floor_bytes + model.floor_bytes // model.tp
@@ -105,10 +107,10 @@ def best_move(
     loads: Mapping[str, DeviceLoad],
     threshold: float,
 ) -> tuple[str, str] | None:
-    """The single move (model, target device) that lowers the largest KVPR most, if by more than `threshold`
-    of it.
+    """The single move (model, target device) that lowers the largest KVPR most.
 
-    Models of one device only; ties by order of the models and devices.
+    None unless it does so by more than `threshold` of it. Models of one device only; ties by order of models
+    and devices.
     """
     now = max((device.kvpr() for device in loads.values()), default=0.0)
     best: tuple[float, str, str] | None = None

@@ -60,6 +60,22 @@ class Room:
             reason = "kv"
         return NoRoom(reason)
 
+    def open_models(self, now_s: float) -> set[str]:
+        """Models of which at least a tiny request could go somewhere; requests of others need no plan now."""
+        return {
+            engine.model
+            for engine in self.engines.all()
+            if engine.phase == "ready" and not engine.resting(now_s) and self._open(engine)
+        }
+
+    def _open(self, engine: Engine) -> bool:
+        model = self.models.get(engine.model)
+        if model is None or not engine.requests:
+            return model is not None
+        if len(engine.requests) >= model.max_running:
+            return False
+        return engine.free_bytes is None or self.pledges.fits(0, engine.free_bytes, model.reserve_bytes)
+
     def take(self, request: Arrived, engine: Engine) -> None:
         """The request is being sent to the engine."""
         self.window.enter(request.request_id, request.model, request.prompt_tokens)

@@ -44,7 +44,7 @@ class RequestOutcome:
     @property
     def tpot_s(self) -> float | None:
         """(end-to-end - TTFT) / (output tokens - 1). None when not served and for fewer than two tokens."""
-        if self.status != "ok" or self.first_token_s is None or self.end_s is None or self.output_tokens < 2:
+        if self.status != "ok" or self.first_token_s is None or self.end_s is None or self.output_tokens <= 1:
             return None
         return (self.end_s - self.first_token_s) / (self.output_tokens - 1)
 

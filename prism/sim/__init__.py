@@ -1,4 +1,4 @@
-"""Virtual time: the schedulers of `prism.core` against simulated engines, and replays of recorded event logs."""
+"""Virtual time: the schedulers of `prism.core` against simulated engines; replays of recorded event logs."""
 
 from prism.sim.profile import EngineProfile, Profile, ProfileError, load_profile
 from prism.sim.setup import SimModel, SimSetup

@@ -1,8 +1,8 @@
 """A simulated engine: continuous batching with chunked prefill over a shared KV budget.
 
-Like SGLang in what matters here: an iteration decodes one token for every running request and spends the rest of its
-chunk on prompts; rows are taken for a whole prompt at admission and one per decoded token; when rows run out the
-youngest request is retracted and prefilled again later; the last one never is.
+Like SGLang in what matters here: an iteration decodes one token for every running request and spends the rest
+of its chunk on prompts; rows are taken for a whole prompt at admission and one per decoded token; when rows
+run out the youngest request is retracted and prefilled again later; the last one never is.
 """
 
 from collections import deque
@@ -15,7 +15,7 @@ from prism.sim.setup import SimModel
 
 @dataclass(slots=True)
 class SimRequest:
-    """A request in an engine. `produced` of `output_tokens` exist; `cached` rows of its context are filled."""
+    """A request in an engine: `produced` of `output_tokens` exist, `cached` rows of it are filled."""
 
     request_id: str
     prompt_tokens: int
@@ -46,7 +46,9 @@ class Progress:
 class SimEngine:
     """One engine. The caller runs iterations: `begin` gives a duration, `end` what it brought."""
 
-    def __init__(self, instance: str, model: SimModel, profile: EngineProfile, budget: Budget, row_bytes: int) -> None:
+    def __init__(
+        self, instance: str, model: SimModel, profile: EngineProfile, budget: Budget, row_bytes: int
+    ) -> None:
         self.instance = instance
         self.model = model
         self.profile = profile
@@ -85,7 +87,9 @@ class SimEngine:
     def could_ever_hold(self, tokens: int) -> bool:
         """Could a request of this total length finish here with nobody else about?"""
         pages_bytes = self._bytes(tokens)
-        return tokens <= self.model.max_total_tokens and pages_bytes <= self._budget.attainable_bytes(self.instance)
+        return tokens <= self.model.max_total_tokens and pages_bytes <= self._budget.attainable_bytes(
+            self.instance
+        )
 
     def submit(self, request: SimRequest) -> None:
         """A request comes in."""
@@ -106,8 +110,9 @@ class SimEngine:
         return bool(found)
 
     def begin(self) -> float | None:
-        """Start an iteration; its duration alone on the device, or None when there is nothing it can do now."""
-        self._make_room_for_decode()
+        """Start an iteration: its duration alone on the device, or None when there is nothing to do now."""
+        if not self._make_room_for_decode():
+            return None
         self._decoding = [r for r in self._running if not r.prefilling]
         self._chunk = self._fill_chunk(self.profile.chunk_tokens)
         if not self._chunk and not self._decoding:
@@ -142,22 +147,28 @@ class SimEngine:
         return -(-rows // self.profile.page_rows) * self._page_bytes
 
     def _resize(self) -> None:
-        self._budget.try_use(self.instance, min(self._bytes(self._rows()), self._budget.used_bytes(self.instance)))
+        self._budget.try_use(
+            self.instance, min(self._bytes(self._rows()), self._budget.used_bytes(self.instance))
+        )
 
     def _fits(self, more_rows: int) -> bool:
         rows = self._rows() + more_rows
         return rows <= self.model.max_total_tokens and self._budget.try_use(self.instance, self._bytes(rows))
 
-    def _make_room_for_decode(self) -> None:
-        """Take a row for every token about to be decoded, retracting the youngest while that fails."""
+    def _make_room_for_decode(self) -> bool:
+        """Take a row for every token about to be decoded, retracting the youngest while that fails.
+
+        False when not even one request can go on: it waits for memory, which a floor would have kept for it.
+        """
         while self._running and not self._fits(sum(not r.prefilling for r in self._running)):
             if len(self._running) == 1:
-                return
+                return False
             request = self._running.pop()
             request.cached = 0
             self._waiting.appendleft(request)
             self.retractions += 1
             self._resize()
+        return True
 
     def _fill_chunk(self, chunk_tokens: int) -> list[tuple[SimRequest, int]]:
         chunk: list[tuple[SimRequest, int]] = []

@@ -8,7 +8,10 @@ Action = Callable[[], None]
 
 
 class Kind(IntEnum):
-    """What goes first at equal times: what engines did, then what is measured, then who arrives and who gives up."""
+    """What goes first at equal times.
+
+    What engines did, then what is measured, then who arrives and who gives up.
+    """
 
     ENGINE = 0
     LOADED = 1

@@ -2,8 +2,9 @@
 
     iteration_s = base_s + prefill_s_per_token * prefill tokens + decode_s_per_request * decoding requests
 
-The defaults are ROUGH: of the order of a model of 0.1 to 0.2 billion parameters in SGLang on one CPU core. They are
-made to compare policies with, not to predict a machine; measure yours and pass a profile file for that.
+The defaults are ROUGH: of the order of a model of 0.1 to 0.2 billion parameters in SGLang on one CPU core.
+They are made to compare policies with, not to predict a machine; measure yours and pass a profile file for
+that.
 """
 
 import math

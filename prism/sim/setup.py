@@ -20,7 +20,8 @@ class SimModel:
 class SimSetup:
     """One simulation. `assumed_max_tokens` is what arrivals state; the true length stays with the engine.
 
-    Models are ready at time 0 where `warm`; else their load times pass first, and requests are held meanwhile.
+    Models are ready at time 0 where `warm`; else their load times pass first, and requests are held
+    meanwhile.
     """
 
     placement: GlobalConfig

@@ -13,12 +13,14 @@ from prism.traces.format import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, TraceError, 
 
 MAX_ROWS = 10_000_000
 MAX_TOKENS = 100_000_000
+MAX_TOKEN_DIGITS = 9
 MAX_MODEL_CHARS = 256
 
 
 def read_trace(path: str | Path, max_rows: int = MAX_ROWS) -> list[TraceRequest]:
-    """All requests of a `.csv` or `.csv.gz` file. Raises `TraceError` at the first thing wrong, an empty
-    trace included.
+    """All requests of a `.csv` or `.csv.gz` file.
+
+    Raises `TraceError` at the first thing wrong, an empty trace included.
     """
     path = Path(path)
     try:
@@ -122,7 +124,7 @@ class _Row:
 
     def _tokens(self, field: str) -> int:
         text = self._values[field]
-        value = int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0
+        value = int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_TOKEN_DIGITS else 0
         if not 1 <= value <= MAX_TOKENS:
             self._fail(field, f"a whole number from 1 to {MAX_TOKENS}")
         return value

@@ -10,8 +10,9 @@ from prism.traces.format import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, TraceRequest
 
 
 def write_trace(path: str | Path, requests: Sequence[TraceRequest]) -> None:
-    """Write `.csv` or, by the name's ending, `.csv.gz`. Optional columns appear only where some request has
-    them.
+    """Write `.csv` or, by the name's ending, `.csv.gz`.
+
+    Optional columns appear only where some request has them.
     """
     path = Path(path)
     text = render_trace(requests).encode()

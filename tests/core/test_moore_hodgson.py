@@ -1,6 +1,7 @@
 """The plan is as good as the best of all subsets."""
 
 from itertools import combinations
+from random import Random
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -44,7 +45,7 @@ def test_every_job_is_planned_once_in_the_promised_order(jobs: list[Job], start_
 
 
 @given(jobs, st.randoms(use_true_random=False))
-def test_the_order_jobs_are_given_in_does_not_matter(jobs: list[Job], random) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_jobs_are_given_in_does_not_matter(jobs: list[Job], random: Random) -> None:
     shuffled = list(jobs)
     random.shuffle(shuffled)
     assert plan(shuffled) == plan(jobs)

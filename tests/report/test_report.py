@@ -91,10 +91,18 @@ def test_json_and_table() -> None:
     assert data["models"]["a"]["slo"] == {"ttft_s": 1.0, "tpot_s": 0.1}
     assert data["total"]["attainment_joint"] == 0.5
     out = io.StringIO()
-    Console(file=out, width=200).print(report_table(report, "run"))
+    Console(file=out, width=80).print(report_table(report, "run"))
     text = out.getvalue()
-    assert "50.0 %" in text
+    assert "50.0" in text
     assert "500" in text
+    assert "…" not in text
+
+
+def test_attainment_is_never_rounded_up_to_all() -> None:
+    report = make_report([*[outcome()] * 9999, outcome(status="failed")], {"m": SLO})
+    out = io.StringIO()
+    Console(file=out, width=80).print(report_table(report, "run"))
+    assert "99.9 99.9 99.9" in out.getvalue()
 
 
 def test_an_empty_run() -> None:

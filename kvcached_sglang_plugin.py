@@ -99,7 +99,7 @@ def activate() -> None:
         conflict = find_conflict()
         if conflict is not None:
             _stop(conflict.reason, conflict.remedy)
-        from kvcached.sglang.activate import activate_plugin  # noqa: PLC0415 - only once it is known to be ours
+        from kvcached.sglang.activate import activate_plugin
 
         activate_plugin()
     except SystemExit:
@@ -126,7 +126,7 @@ def kvctl() -> None:
     It starts here because ``kvcached.cli`` may be somebody else's (module or package).
     """
     require_own_package("kvctl")
-    from kvcached.cli import main  # noqa: PLC0415 - only once it is known to be ours
+    from kvcached.cli import main
 
     raise SystemExit(main())
 

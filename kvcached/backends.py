@@ -21,7 +21,7 @@ def open_backend(config: Config, device: str) -> _core.Backend:
 
 
 def cuda_unavailable_reason() -> str | None:
-    """None when the CUDA backend can be used here, else why not. A wrong setting is a reason, never an exception."""
+    """None when the CUDA backend can be used here, else why not; a wrong setting is a reason too."""
     try:
         _core.set_libcuda_path(Config.from_env().libcuda)
     except _core.KvcachedError as error:

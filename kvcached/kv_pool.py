@@ -92,6 +92,11 @@ class KVCachePool:
         return self._tensors[len(self._tensors) // 2 :]
 
     @property
+    def core(self) -> KvPool:
+        """The compiled pool beneath, for an engine that decides itself when to grow and trim."""
+        return self._open()
+
+    @property
     def mapped_bytes(self) -> int:
         """Physical memory under the pool now, in bytes; 0 once closed."""
         return 0 if self._pool is None else self._pool.mapped_bytes

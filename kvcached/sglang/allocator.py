@@ -19,7 +19,9 @@ class ElasticTokenAllocator(TokenToKVPoolAllocator):
     `check_decode_capacity`, everything else in `evict_to_free_tokens`.
     """
 
-    def __init__(self, size: int, *, dtype: torch.dtype, device: str, kvcache: Any, capacity: Capacity) -> None:
+    def __init__(
+        self, size: int, *, dtype: torch.dtype, device: str, kvcache: Any, capacity: Capacity
+    ) -> None:
         self.capacity = capacity
         self._pool = capacity.pool
         self._aborts_last_request = True
@@ -37,7 +39,7 @@ class ElasticTokenAllocator(TokenToKVPoolAllocator):
         return self._pool.rows_total - self._pool.rows_used
 
     def alloc(self, need_size: int) -> torch.Tensor | None:
-        """Rows as an int64 tensor of shape (need_size,) on the pool's device; None where too few are backed."""
+        """Rows as an int64 tensor of shape (need_size,) on the pool's device; None if too few are backed."""
         rows = self._pool.alloc(need_size)
         return None if rows is None else torch.from_numpy(rows).to(self.device)
 

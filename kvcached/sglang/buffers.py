@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from kvcached import _core, errors, ledgers, tensors
+from kvcached import _core, backends, errors, ledgers
 from kvcached.config import Config
+from kvcached.kv_pool import KVCachePool
 from kvcached.sglang.allocator import ElasticTokenAllocator
 from kvcached.sglang.capacity import Capacity
 
@@ -25,9 +26,18 @@ class EngineMemory:
 _ATTRIBUTE = "kvcached_memory"
 
 
-def memory_of(kv_pool: Any) -> EngineMemory | None:
-    """The elastic memory beneath an SGLang KV pool, None for a stock one."""
-    return getattr(kv_pool, _ATTRIBUTE, None)
+def memory_of(kv_pool: Any) -> EngineMemory:
+    """The elastic memory beneath an SGLang KV pool.
+
+    Raises Unavailable for a pool that kvcached did not make.
+    """
+    memory: EngineMemory | None = getattr(kv_pool, _ATTRIBUTE, None)
+    if memory is None:
+        raise errors.Unavailable(
+            f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports plain MHA/GQA "
+            "models (MHATokenToKVPool). Remedy: serve this model with KVCACHED_ENABLE=0"
+        )
+    return memory
 
 
 def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
@@ -37,19 +47,9 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
     """
     _refuse_unsupported_pool(kv_pool)
     device = torch.device(kv_pool.device)
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
     config = Config.from_env()
-    backend = _backend(device, config)
-    capabilities = backend.capabilities
-    k_shape, v_shape = kv_pool._kv_buffer_shapes()
-    layers = kv_pool.layer_num
-    shapes = [k_shape] * layers + [v_shape] * layers
-    geometry = _core.Geometry(
-        rows=k_shape[0],
-        row_bytes=[shape[1] * shape[2] * kv_pool.store_dtype.itemsize for shape in shapes],
-        granularity_bytes=capabilities.granularity_bytes,
-        page_bytes=config.page_bytes or capabilities.default_page_bytes,
-        reserved_rows=kv_pool.page_size,
-    )
     ledger = ledgers.open_ledger(config, str(device))
     client = ledger.register(
         name=config.name or "sglang",
@@ -57,17 +57,22 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
         limit_bytes=config.limit_bytes,
         priority=config.priority,
     )
-    pool = _core.KvPool(backend, geometry, client)
-    pool.publish()
-    memory = EngineMemory(ledger, client, pool)
-    views = [
-        tensors.tensor_over(
-            pool.stripe_address(stripe), tuple(shape), kv_pool.store_dtype, str(device), owner=memory
-        )
-        for stripe, shape in enumerate(shapes)
-    ]
-    kv_pool.k_buffer, kv_pool.v_buffer = views[:layers], views[layers:]
-    setattr(kv_pool, _ATTRIBUTE, memory)
+    k_shape, v_shape = kv_pool._kv_buffer_shapes()  # noqa: SLF001 - the one place that knows the shapes
+    cache = KVCachePool(
+        backends.open_backend(config, str(device)),
+        layers=kv_pool.layer_num,
+        rows=kv_pool.size,
+        row_shape=k_shape[1:],
+        v_row_shape=v_shape[1:],
+        dtype=kv_pool.store_dtype,
+        client=client,
+        page_bytes=config.page_bytes,
+        reserved_rows=kv_pool.page_size,
+    )
+    # The tensors end with the last whole page; SGLang expects exactly the rows it asked for.
+    kv_pool.k_buffer = [k[: k_shape[0]] for k in cache.k]
+    kv_pool.v_buffer = [v[: v_shape[0]] for v in cache.v]
+    setattr(kv_pool, _ATTRIBUTE, EngineMemory(ledger, client, cache.core))
 
 
 def build_allocator(original: Callable[..., Any], configurator: Any, **arguments: Any) -> Any:
@@ -77,31 +82,22 @@ def build_allocator(original: Callable[..., Any], configurator: Any, **arguments
     verify_hooks()
     kv_pool = arguments["token_to_kv_pool"]
     memory = memory_of(kv_pool)
-    if memory is None or arguments["token_to_kv_pool_allocator"] is not None:
+    if arguments["token_to_kv_pool_allocator"] is not None:
         raise errors.Unavailable(
-            f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports one "
-            "MHATokenToKVPool per engine (plain MHA/GQA models without a draft model). Remedy: serve this "
-            "model with KVCACHED_ENABLE=0"
+            "kvcached does not support a second worker on one KV pool (speculative decoding) yet. Remedy: "
+            "serve this model with KVCACHED_ENABLE=0"
         )
     if Config.from_env().floor_bytes is None:
         # Only here is the model's context length at hand; until now nothing but the padding page was claimed.
-        memory.client.set_floor(_default_floor_bytes(memory.pool.geometry, configurator.model_config.context_len))
+        memory.client.set_floor(
+            _default_floor_bytes(memory.pool.geometry, configurator.model_config.context_len)
+        )
     return ElasticTokenAllocator(
         arguments["sizes"].max_total_num_tokens,
         dtype=configurator.kv_cache_dtype,
         device=configurator.device,
         kvcache=kv_pool,
         capacity=Capacity(memory.pool, memory.client, time.monotonic),
-    )
-
-
-def _backend(device: torch.device, config: Config) -> _core.Backend:
-    if device.type == "cpu":
-        return _core.Backend.host(strict=config.host_strict)
-    if device.type == "cuda":
-        return _core.Backend.cuda(torch.cuda.current_device() if device.index is None else device.index)
-    raise errors.Unavailable(
-        f"kvcached has no backend for device {device}: use cpu or cuda, or set KVCACHED_ENABLE=0"
     )
 
 
@@ -116,8 +112,16 @@ def _refuse_unsupported_pool(kv_pool: Any) -> None:
     unsupported = {
         "a page size above 1": (kv_pool.page_size != 1, f"--page-size {kv_pool.page_size}", "--page-size 1"),
         "this KV layout": (kv_pool.kv_cache_layout != "nhd", kv_pool.kv_cache_layout, "the NHD layout"),
-        "the memory saver": (kv_pool.memory_saver_adapter.enabled, "--enable-memory-saver", "no memory saver"),
-        "a custom memory pool": (kv_pool.enable_custom_mem_pool, "SGLANG_MOONCAKE_CUSTOM_MEM_POOL", "unset it"),
+        "the memory saver": (
+            kv_pool.memory_saver_adapter.enabled,
+            "--enable-memory-saver",
+            "no memory saver",
+        ),
+        "a custom memory pool": (
+            kv_pool.enable_custom_mem_pool,
+            "SGLANG_MOONCAKE_CUSTOM_MEM_POOL",
+            "unset it",
+        ),
     }
     for what, (is_on, value, remedy) in unsupported.items():
         if is_on:

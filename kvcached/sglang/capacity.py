@@ -38,6 +38,7 @@ class Shortfall:
 
     @property
     def rows(self) -> int:
+        """What others are told."""
         return max(self.admission_rows, self.decode_rows)
 
 

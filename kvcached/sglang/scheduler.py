@@ -90,7 +90,7 @@ def _waker_of(scheduler: Any) -> IdleWaker:
     """The scheduler's waker, started at the first idle moment."""
     waker: IdleWaker | None = getattr(scheduler, _WAKER, None)
     if waker is None:
-        memory = memory_of(scheduler.token_to_kv_pool_allocator.get_kvcache())
+        memory = memory_of(_elastic(scheduler).get_kvcache())
         waker = IdleWaker(memory.ledger, memory.client)
         waker.start(scheduler.idle_sleeper.poller)
         setattr(scheduler, _WAKER, waker)

@@ -16,13 +16,13 @@ def verify_version() -> None:
     if sglang_version not in SUPPORTED_VERSIONS:
         raise errors.Unavailable(
             f"SGLang {sglang_version} is not supported by this kvcached (supported: "
-            f"{', '.join(SUPPORTED_VERSIONS)}). Remedy: pip install sglang=={SUPPORTED_VERSIONS[-1]}, or serve "
-            "without kvcached by KVCACHED_ENABLE=0"
+            f"{', '.join(SUPPORTED_VERSIONS)}). Remedy: pip install sglang=={SUPPORTED_VERSIONS[-1]}, or "
+            "serve without kvcached by KVCACHED_ENABLE=0"
         )
 
 
 def verify_targets() -> None:
-    """Raise Unavailable unless every target exists with the parameters its hook needs. Call before hooking."""
+    """Raise Unavailable unless every target exists with the parameters its hook needs; before hooking."""
     for point in PATCH_POINTS:
         names = tuple(inspect.signature(_resolve(point)).parameters)
         missing = [name for name in point.parameters if name not in names]
@@ -34,7 +34,8 @@ def verify_hooks() -> None:
     """Raise Unavailable unless every hook is in place. Called after applying and again at pool creation."""
     for point in PATCH_POINTS:
         target = _resolve(point)
-        if point.target not in HookRegistry._patched or not hasattr(target, "__wrapped__"):
+        applied = HookRegistry._patched  # noqa: SLF001 - apply_hooks() only logs what it could not apply
+        if point.target not in applied or not hasattr(target, "__wrapped__"):
             raise _mismatch(point, "is not hooked (another plugin may have replaced it)")
 
 
@@ -48,6 +49,6 @@ def _resolve(point: PatchPoint) -> Any:
 def _mismatch(point: PatchPoint, what: str) -> errors.Unavailable:
     return errors.Unavailable(
         f"SGLang {sglang_version}: {point.target} {what}. Without this hook kvcached would be half applied "
-        f"({point.why}). Remedy: install a supported SGLang ({', '.join(point.versions)}) without patches, or "
-        "serve without kvcached by KVCACHED_ENABLE=0"
+        f"({point.why}). Remedy: install a supported SGLang ({', '.join(point.versions)}) without patches, "
+        "or serve without kvcached by KVCACHED_ENABLE=0"
     )

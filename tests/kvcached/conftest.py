@@ -1,4 +1,4 @@
-"""Fixtures of the kvcached tests: a private ledger, a clean environment, and child processes that are always ended."""
+"""Fixtures of the kvcached tests: a private ledger, a clean environment, children that are always ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Child:
     """A Python process running given code; its standard output is read line by line with a bounded wait."""
 
     def __init__(self, code: str, *arguments: str) -> None:
-        self._process = subprocess.Popen(  # noqa: S603
+        self._process = subprocess.Popen(
             [sys.executable, "-X", "faulthandler=0", "-u", "-c", textwrap.dedent(code), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -5,8 +5,15 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
+
 from kvcached import config as config_module
-from kvcached.config import Config, default_host_budget_bytes, default_ledger_path, ledger_dir, parse_size_bytes
+from kvcached.config import (
+    Config,
+    default_host_budget_bytes,
+    default_ledger_path,
+    ledger_dir,
+    parse_size_bytes,
+)
 from kvcached.errors import ConfigError
 from kvcached.proc import mem_available_bytes
 
@@ -64,7 +71,15 @@ def test_the_table_in_the_docstring_is_complete() -> None:
 
 @pytest.mark.parametrize(
     ("text", "nbytes"),
-    [("0", 0), ("1048576", 1 << 20), ("256MiB", 256 << 20), ("1.5GiB", 3 << 29), ("2GB", 2 * 10**9), ("3 kib", 3072), ("7B", 7)],
+    [
+        ("0", 0),
+        ("1048576", 1 << 20),
+        ("256MiB", 256 << 20),
+        ("1.5GiB", 3 << 29),
+        ("2GB", 2 * 10**9),
+        ("3 kib", 3072),
+        ("7B", 7),
+    ],
 )
 def test_sizes(text: str, nbytes: int) -> None:
     assert parse_size_bytes(text) == nbytes
@@ -99,14 +114,16 @@ def test_a_bad_value_names_variable_value_and_remedy(variable: str, value: str, 
 
 
 def test_an_unknown_variable_names_the_nearest_known_one() -> None:
-    with pytest.raises(ConfigError, match="KVCACHED_BUGDET_BYTES.*KVCACHED_BUDGET_BYTES"):
+    with pytest.raises(ConfigError, match=r"KVCACHED_BUGDET_BYTES.*KVCACHED_BUDGET_BYTES"):
         Config.from_env({"KVCACHED_BUGDET_BYTES": "1"})
-    with pytest.raises(ConfigError, match="KVCACHED_XYZZY.*known are .*KVCACHED_ENABLE"):
+    with pytest.raises(ConfigError, match=r"KVCACHED_XYZZY.*known are .*KVCACHED_ENABLE"):
         Config.from_env({"KVCACHED_XYZZY": "1"})
 
 
 def test_a_floor_above_the_limit_is_refused() -> None:
-    with pytest.raises(ConfigError, match="KVCACHED_FLOOR_BYTES=2097152 is above KVCACHED_LIMIT_BYTES=1048576"):
+    with pytest.raises(
+        ConfigError, match="KVCACHED_FLOOR_BYTES=2097152 is above KVCACHED_LIMIT_BYTES=1048576"
+    ):
         Config.from_env({"KVCACHED_FLOOR_BYTES": "2MiB", "KVCACHED_LIMIT_BYTES": "1MiB"})
 
 

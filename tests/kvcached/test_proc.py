@@ -6,6 +6,7 @@ import subprocess
 
 import numpy as np
 import pytest
+
 from kvcached import proc
 from kvcached._core import Backend, VirtualRange
 
@@ -26,7 +27,9 @@ def test_rss_counts_what_is_mapped_and_nothing_else() -> None:
 def test_rss_of_a_part_of_a_mapping() -> None:
     memory = VirtualRange(Backend.host(), 64 * PAGE_BYTES, PAGE_BYTES)
     memory.map(0, 8 * PAGE_BYTES)
-    assert proc.rss_bytes(os.getpid(), memory.base_address + 6 * PAGE_BYTES, 58 * PAGE_BYTES) == 2 * PAGE_BYTES
+    assert (
+        proc.rss_bytes(os.getpid(), memory.base_address + 6 * PAGE_BYTES, 58 * PAGE_BYTES) == 2 * PAGE_BYTES
+    )
     memory.close()
 
 
@@ -60,7 +63,9 @@ def test_a_process_that_is_gone() -> None:
 
 def test_processes_by_title_and_their_environment() -> None:
     with subprocess.Popen(
-        ["kvcached-test-title", "60"], executable="/bin/sleep", env={"KVCACHED_ENABLE": "1"}
+        ["kvcached-test-title", "60"],
+        executable="/bin/sleep",
+        env={"KVCACHED_ENABLE": "1"},
     ) as sleeper:
         try:
             found = [process for process in proc.processes("kvcached-test-ti") if process.pid == sleeper.pid]

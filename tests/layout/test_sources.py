@@ -9,7 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CSRC = ROOT / "csrc"
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
 CORE_FORBIDDEN = re.compile(
-    r"^\s*(?:import|from)\s+(?:time|asyncio|random|socket|datetime|threading|subprocess|torch)\b", re.MULTILINE
+    r"^\s*(?:import|from)\s+(?:time|asyncio|random|socket|datetime|threading|subprocess|torch)\b",
+    re.MULTILINE,
 )
 
 
@@ -22,13 +23,19 @@ def includes(path: Path) -> list[str]:
 
 
 def test_only_bindings_know_python() -> None:
-    found = [p for p in sorted(CSRC.rglob("*.[ch]pp")) if any(re.match(r"Python\.h|pybind11/", i) for i in includes(p))]
+    found = [
+        p
+        for p in sorted(CSRC.rglob("*.[ch]pp"))
+        if any(re.match(r"Python\.h|pybind11/", i) for i in includes(p))
+    ]
     assert found, "no binding includes pybind11: does the pattern still match?"
     assert {p.relative_to(CSRC).parts[0] for p in found} == {"bindings"}
 
 
 def test_official_cuda_header_is_for_the_abi_check_only() -> None:
-    users = {p.name for p in CSRC.rglob("*.[ch]pp") if any(i in ("cuda.h", "cudaTypedefs.h") for i in includes(p))}
+    users = {
+        p.name for p in CSRC.rglob("*.[ch]pp") if any(i in ("cuda.h", "cudaTypedefs.h") for i in includes(p))
+    }
     assert all("abi" in name for name in users)
 
 

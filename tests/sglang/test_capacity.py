@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from kvcached import _core
 from kvcached.sglang.capacity import RETRY_S, Capacity
 

@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+
 from kvcached import errors
 from kvcached.sglang import patch_points, verify
 

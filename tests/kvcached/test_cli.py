@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import kvcached_sglang_plugin as plugin
+from kvcached import cli
+from kvcached._core import Ledger
+from kvcached.config import default_ledger_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from conftest import Child, StartChild
+
+LIVE_POOL = """
+    import sys
+    import kvcached
+    cache = kvcached.alloc_kvcache(
+        layers=2, rows=5_000, row_shape=(8, 64), name="chat", ledger_path=sys.argv[1], budget_bytes=1 << 30,
+        floor_bytes=1 << 20, limit_bytes=1 << 26
+    )
+    rows = cache.alloc(700)
+    print(cache.mapped_bytes)
+    for line in sys.stdin:
+        cache.free(rows)
+        cache.trim()
+        print(cache.mapped_bytes)
+"""
+
+
+def kvctl(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """Run kvctl as a command; exit code and its JSON."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import kvcached_sglang_plugin as p; p.kvctl()", *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.returncode, json.loads(done.stdout)
+
+
+def check_named(report: dict[str, Any], name: str) -> dict[str, Any]:
+    found: list[dict[str, Any]] = [check for check in report["checks"] if check["name"] == name]
+    assert len(found) == 1, report
+    return found[0]
+
+
+def test_list_shows_a_live_pool_of_another_process(start_child: StartChild, ledger_path: str) -> None:
+    child = start_child(LIVE_POOL, ledger_path)
+    mapped_bytes = int(child.line())
+    code, report = kvctl("list", "--ledger", ledger_path)
+    assert code == 0
+    assert report["errors"] == []
+    (ledger,) = report["ledgers"]
+    assert (ledger["path"], ledger["device"], ledger["budget_bytes"]) == (ledger_path, "host0", 1 << 30)
+    assert ledger["used_bytes"] == mapped_bytes
+    (client,) = ledger["clients"]
+    assert client["pid"] == child.pid
+    assert client["name"] == "chat"
+    assert client["used_bytes"] == client["mapped_bytes"] == mapped_bytes
+    assert (client["floor_bytes"], client["limit_bytes"], client["rows_used"]) == (1 << 20, 1 << 26, 700)
+    assert client["rows_backed"] >= 700
+    child.say("free")
+    after_bytes = int(child.line())
+    assert after_bytes < mapped_bytes
+    (client,) = kvctl("list", "--ledger", ledger_path)[1]["ledgers"][0]["clients"]
+    assert (client["mapped_bytes"], client["rows_used"]) == (after_bytes, 0)
+
+
+def test_list_without_a_path_shows_all_default_ledgers(start_child: StartChild) -> None:
+    assert kvctl("list") == (0, {"ledgers": [], "errors": []})
+    child = start_child(LIVE_POOL, default_ledger_path("host0"))
+    child.line()
+    Ledger(default_ledger_path("cuda0"), 1 << 30)
+    code, report = kvctl("list")
+    assert code == 0
+    assert [(ledger["device"], len(ledger["clients"])) for ledger in report["ledgers"]] == [
+        ("cuda0", 0),
+        ("host0", 1),
+    ]
+
+
+def test_list_as_text(capsys: pytest.CaptureFixture[str], ledger_path: str, start_child: StartChild) -> None:
+    child = start_child(LIVE_POOL, ledger_path)
+    child.line()
+    assert cli.main(["list", "--ledger", ledger_path]) == 0
+    head, columns, row = capsys.readouterr().out.splitlines()
+    assert head.startswith("host0  budget 1.0 GiB, used ")
+    assert columns.split()[:4] == ["NAME", "PID", "USED", "MAPPED"]
+    assert row.split()[:2] == ["chat", str(child.pid)]
+    assert "64.0 MiB" in row
+
+
+@pytest.mark.parametrize("content", [None, b"", b"no ledger" * 4000])
+def test_list_names_a_file_that_is_no_ledger(
+    capsys: pytest.CaptureFixture[str], ledger_path: str, content: bytes | None
+) -> None:
+    if content is not None:
+        Path(ledger_path).write_bytes(content)
+        Path(ledger_path).chmod(0o600)
+    assert cli.main(["list", "--ledger", ledger_path]) == 1
+    assert ledger_path in capsys.readouterr().err
+    assert kvctl("list", "--ledger", ledger_path)[1]["errors"][0]["path"] == ledger_path
+
+
+def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["lsit"], ["list", "--jsno"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 2
+    assert "usage: kvctl" in capsys.readouterr().err
+
+
+def test_doctor_finds_this_machine_healthy(start_child: StartChild, ledger_path: str) -> None:
+    child = start_child(LIVE_POOL, ledger_path)
+    child.line()
+    _, report = kvctl("doctor", "--ledger", ledger_path)
+    for name in (
+        "ownership",
+        "core",
+        "settings",
+        "plugin",
+        "host backend",
+        "host backend, strict",
+        f"ledger {ledger_path}",
+    ):
+        assert check_named(report, name)["status"] == "ok", report
+    assert check_named(report, "CUDA backend")["detail"]
+    assert report["healthy"] == all(check["status"] != "fail" for check in report["checks"])
+
+
+def test_doctor_names_stale_ledgers_and_open_folders() -> None:
+    path = default_ledger_path("host0")
+    Ledger(path, 1 << 20)
+    _, report = kvctl("doctor")
+    assert check_named(report, f"ledger {path}")["status"] == "warn"
+    assert "stale" in check_named(report, f"ledger {path}")["detail"]
+    assert check_named(report, "ledger folder")["status"] == "ok"
+    Path(path).parent.chmod(0o755)
+    code, report = kvctl("doctor")
+    assert code == 1
+    assert check_named(report, "ledger folder")["status"] == "fail"
+    assert "0755" in check_named(report, "ledger folder")["detail"]
+    assert check_named(report, "ledger folder")["remedy"].startswith("chmod 700")
+
+
+def test_doctor_names_a_wrong_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KVCACHED_BUGET_BYTES", "1")
+    code, report = kvctl("doctor")
+    assert code == 1
+    assert "KVCACHED_BUDGET_BYTES" in check_named(report, "settings")["detail"]
+
+
+# A stand-in for an engine is enough here: doctor sees only its title, environment and ledger.
+
+
+@pytest.fixture
+def launch_titled() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    running: list[subprocess.Popen[bytes]] = []
+
+    def launch(title: str, **environment: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [title, "100"], executable="/bin/sleep", env={"PATH": "/bin", **environment}
+        )
+        running.append(process)
+        deadline = time.monotonic() + 60
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes().startswith(title.encode()):
+            assert time.monotonic() < deadline
+        return process
+
+    yield launch
+    for process in running:
+        process.kill()
+        process.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("environment", "reason"),
+    [
+        ({}, "KVCACHED_ENABLE is ''"),
+        ({"KVCACHED_ENABLE": "0"}, "KVCACHED_ENABLE is '0'"),
+        ({"KVCACHED_ENABLE": "1", "SGLANG_PLUGINS": "other"}, "SGLANG_PLUGINS=other leaves kvcached out"),
+        ({"KVCACHED_ENABLE": "1"}, "in no ledger known here"),
+    ],
+)
+def test_doctor_names_engines_that_run_without_us(
+    launch_titled: Callable[..., subprocess.Popen[bytes]], environment: dict[str, str], reason: str
+) -> None:
+    process = launch_titled("sglang::scheduler", **environment)
+    code, report = kvctl("doctor")
+    assert code == 1
+    check = check_named(report, f"SGLang engine, pid {process.pid}")
+    assert check["status"] == "fail"
+    assert "WITHOUT kvcached" in check["detail"]
+    assert reason in check["detail"]
+    assert check["remedy"]
+
+
+TITLED_POOL = """
+    import sys
+    import setproctitle
+    import kvcached
+    shape = {"layers": 1, "rows": 100, "row_shape": (1, 64)}
+    cache = kvcached.alloc_kvcache(**shape, ledger_path=sys.argv[1], budget_bytes=1 << 24)
+    setproctitle.setproctitle(sys.argv[2])
+    print("ready")
+    sys.stdin.read()
+"""
+
+
+def test_doctor_accepts_an_engine_that_is_registered_anywhere_known(
+    start_child: StartChild, ledger_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("setproctitle")
+    child: Child = start_child(TITLED_POOL, ledger_path, "sglang::scheduler")
+    assert child.line() == "ready"
+    _, report = kvctl("doctor", "--ledger", ledger_path)
+    assert check_named(report, f"SGLang engine, pid {child.pid}")["status"] == "ok"
+    # Its title has overwritten its environment, and its launcher was not started with the path.
+    assert b"KVCACHED" not in Path(f"/proc/{child.pid}/environ").read_bytes()
+    monkeypatch.setenv("KVCACHED_LEDGER", ledger_path)
+    _, report = kvctl("doctor")
+    assert check_named(report, f"SGLang engine, pid {child.pid}")["status"] == "fail"
+
+
+def test_doctor_takes_a_tensor_parallel_group_as_one_client(
+    start_child: StartChild, launch_titled: Callable[..., subprocess.Popen[bytes]], ledger_path: str
+) -> None:
+    pytest.importorskip("setproctitle")
+    rank1 = launch_titled("sglang::scheduler_TP1", KVCACHED_ENABLE="1")
+    other = launch_titled("sglang::scheduler_DP1_TP0", KVCACHED_ENABLE="1")
+    name = f"SGLang engine, pid {rank1.pid}"
+    assert check_named(kvctl("doctor", "--ledger", ledger_path)[1], name)["status"] == "fail"
+    rank0 = start_child(TITLED_POOL, ledger_path, "sglang::scheduler_TP0")
+    assert rank0.line() == "ready"
+    _, report = kvctl("doctor", "--ledger", ledger_path)
+    assert check_named(report, name)["status"] == "ok"
+    assert check_named(report, f"SGLang engine, pid {other.pid}")["status"] == "fail"
+
+
+def test_this_environment_has_our_package() -> None:
+    assert plugin.find_conflict() is None

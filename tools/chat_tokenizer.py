@@ -1,11 +1,11 @@
-"""A small byte-level BPE tokenizer with a chat template, trained offline on the replay client's own vocabulary."""
+"""A small byte-level BPE tokenizer with a chat template, trained offline on the replay client's words."""
 
 from __future__ import annotations
 
 import random
 from pathlib import Path
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers  # type: ignore[import-untyped]
 from transformers import PreTrainedTokenizerFast
 
 VOCABULARY = Path(__file__).resolve().parent.parent / "prism" / "replay" / "vocabulary.txt"
@@ -42,11 +42,11 @@ def train_tokenizer(vocab_size: int) -> Tokenizer:
 def save_tokenizer(folder: Path, vocab_size: int, context_tokens: int) -> Tokenizer:
     """Write a Hugging Face tokenizer with chat template into ``folder`` and return the raw tokenizer."""
     tokenizer = train_tokenizer(vocab_size)
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
-        bos_token="<|bos|>",
-        eos_token="<|eos|>",
-        pad_token="<|pad|>",
+        bos_token="<|bos|>",  # noqa: S106 (no password)
+        eos_token="<|eos|>",  # noqa: S106
+        pad_token="<|pad|>",  # noqa: S106
         model_max_length=context_tokens,
         chat_template=CHAT_TEMPLATE,
         clean_up_tokenization_spaces=False,

@@ -23,7 +23,7 @@ BF16_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Size of a random model. ``kv_heads * head_dim`` per layer decides the KV cache, the rest the compute."""
+    """Size of a random model. ``kv_heads * head_dim`` per layer decides the KV cache, the rest compute."""
 
     layers: int = 2
     hidden: int = 128
@@ -74,7 +74,8 @@ def _without_head_dim(config: str, model: str, **extra: Any) -> Callable[[Shape]
     def build(shape: Shape) -> torch.nn.Module:
         if shape.heads * shape.head_dim != shape.hidden:
             raise ValueError(
-                f"{config} takes head_dim = hidden / heads = {shape.hidden // shape.heads}, not {shape.head_dim}"
+                f"{config} takes head_dim = hidden / heads = {shape.hidden // shape.heads}, "
+                f"not {shape.head_dim}"
             )
         keys = {key: value for key, value in shape.common().items() if key != "head_dim"}
         module: torch.nn.Module = getattr(transformers, model)(getattr(transformers, config)(**keys, **extra))
@@ -109,7 +110,7 @@ def make_random_model(folder: Path, family: str, shape: Shape, seed: int = 3) ->
         model = FAMILIES[family](shape).to(torch.bfloat16)
         tokenizer = save_tokenizer(work, shape.vocab_size, shape.context_tokens)
         _silence_unprintable(model, tokenizer.get_vocab())
-        model.save_pretrained(str(work))  # type: ignore[operator]
+        model.save_pretrained(str(work))
 
     return make_folder(folder, key, recipe, fill)
 
@@ -123,7 +124,7 @@ def _silence_unprintable(model: torch.nn.Module, vocab: dict[str, int]) -> None:
     """
     visible = {token_id for token, token_id in vocab.items() if token.isascii() or token.startswith("Ġ")}
     special = set(range(7))
-    head = model.get_output_embeddings().weight  # type: ignore[operator]
+    head = model.get_output_embeddings().weight
     with torch.no_grad():
         for row in range(head.shape[0]):
             if row in special or row not in visible:

@@ -1,4 +1,4 @@
-"""Make tiny random-weight models for tests: ``python tools/make_tiny_models.py OUTDIR --families llama qwen3``.
+"""Make tiny random-weight models: ``python tools/make_tiny_models.py OUTDIR --families llama qwen3``.
 
 Each lands in OUTDIR/tiny-FAMILY with tokenizer and chat template; a folder made from the same recipe is kept.
 """
@@ -16,6 +16,7 @@ from tools.families import FAMILIES, Shape, make_random_model
 
 
 def main() -> int:
+    """Make what is missing."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -14,7 +14,7 @@ from typing import Any
 import gguf
 import torch
 from gguf.quants import dequantize
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers  # type: ignore[import-untyped]
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tools.model_folder import make_folder, recipe_key
@@ -66,7 +66,7 @@ def find_gguf() -> Path:
 def _convert(work: Path) -> None:
     reader = gguf.GGUFReader(find_gguf())
     config = _config(reader)
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(config)  # type: ignore[no-untyped-call]
     state = _weights(reader, config)
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or set(missing) - {"lm_head.weight"}:
@@ -98,7 +98,7 @@ def _config(reader: gguf.GGUFReader) -> LlamaConfig:
         num_key_value_heads=_field(reader, "llama.attention.head_count_kv"),
         max_position_embeddings=_field(reader, "llama.context_length"),
         rms_norm_eps=_field(reader, "llama.attention.layer_norm_rms_epsilon"),
-        rope_theta=_field(reader, "llama.rope.freq_base"),
+        rope_theta=_field(reader, "llama.rope.freq_base"),  # type: ignore[call-arg]
         tie_word_embeddings=True,
         bos_token_id=1,
         eos_token_id=2,
@@ -143,12 +143,12 @@ def _tokenizer(reader: gguf.GGUFReader) -> PreTrainedTokenizerFast:
     tokenizer.decoder = decoders.ByteLevel()
     control = [token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL_TOKEN]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
-    fast = PreTrainedTokenizerFast(
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
-        bos_token="<|im_start|>",
-        eos_token="<|im_end|>",
-        unk_token="<|endoftext|>",
-        pad_token="<|im_end|>",
+        bos_token="<|im_start|>",  # noqa: S106 (no password)
+        eos_token="<|im_end|>",  # noqa: S106
+        unk_token="<|endoftext|>",  # noqa: S106
+        pad_token="<|im_end|>",  # noqa: S106
         model_max_length=int(_field(reader, "llama.context_length")),
         clean_up_tokenization_spaces=False,
     )

@@ -76,7 +76,8 @@ void Arena::unback_run(const PageRun& run) {
   for (std::size_t stripe = 0; stripe < geometry_.stripes(); ++stripe) {
     try {
       const std::vector<Handle> handles = handles_of(run, stripe);
-      vmm_->unmap(segment_address(stripe, run.first), geometry_.segment_bytes(stripe), handles.data(), run.count);
+      vmm_->unmap(segment_address(stripe, run.first), geometry_.segment_bytes(stripe), handles.data(),
+                  run.count);
     } catch (...) {
       restore(run, stripe);
       throw;
@@ -116,8 +117,9 @@ std::vector<Handle> Arena::handles_of(const PageRun& run, std::size_t stripe) co
 
 void Arena::require_usable() const {
   if (is_lost_) {
-    throw DriverError("an unmap and its undoing both failed earlier: rows that count as backed may be gone; "
-                      "restart this process");
+    throw DriverError(
+        "an unmap and its undoing both failed earlier: rows that count as backed may be gone; "
+        "restart this process");
   }
   if (reservation_.owner().is_current()) return;
   throw Misuse("this memory belongs to the process that reserved it; a forked child must make its own pool");

@@ -32,8 +32,8 @@ class Arena {
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
-  // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the destructor
-  // does the same but leaks what is refused.
+  // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the
+  // destructor does the same but leaks what is refused.
   void close();
 
  private:
@@ -50,7 +50,7 @@ class Arena {
   Reservation reservation_;  // outlives the pool and the mappings below
   PagePool pool_;
   std::unordered_map<std::size_t, Segments> backed_;  // by page
-  bool is_lost_ = false;  // the driver refused both an operation and its undoing
+  bool is_lost_ = false;                              // the driver refused both an operation and its undoing
 };
 
 }  // namespace kvcached

@@ -56,8 +56,9 @@ Geometry::Geometry(GeometrySpec spec) {
   require_range("number of pages", pages, 1, kMaxPages);
   if (rows_per_page > kMaxReservationBytes / all_stripes_row_bytes / pages) {
     throw Misuse("geometry: " + std::to_string(pages) + " pages of " + std::to_string(rows_per_page) +
-                 " rows over " + std::to_string(spec.row_bytes.size()) + " stripes exceed the address space of " +
-                 std::to_string(kMaxReservationBytes) + " bytes; ask for fewer rows");
+                 " rows over " + std::to_string(spec.row_bytes.size()) +
+                 " stripes exceed the address space of " + std::to_string(kMaxReservationBytes) +
+                 " bytes; ask for fewer rows");
   }
 
   rows_ = static_cast<std::size_t>(spec.rows);

@@ -9,7 +9,9 @@ std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index % kWord
 
 std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
 
-std::size_t highest(std::uint64_t word) { return kWordBits - 1 - static_cast<std::size_t>(__builtin_clzll(word)); }
+std::size_t highest(std::uint64_t word) {
+  return kWordBits - 1 - static_cast<std::size_t>(__builtin_clzll(word));
+}
 
 }  // namespace
 

@@ -19,7 +19,7 @@ class IndexSet {
   bool contains(std::size_t index) const noexcept;
   void insert(std::size_t index) noexcept;
   void erase(std::size_t index) noexcept;
-  std::size_t next(std::size_t from) const noexcept;   // least member >= from, or kNone
+  std::size_t next(std::size_t from) const noexcept;      // least member >= from, or kNone
   std::size_t previous(std::size_t from) const noexcept;  // greatest member <= from, or kNone
 
  private:

@@ -59,7 +59,8 @@ bool KvPool::back(const PageRuns& runs) {
     settle_credit();
     throw OutOfMemory("backing " + std::to_string(pages) + " pages needs " + std::to_string(need_bytes) +
                       " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
-                      (client_ ? client_->explain() : "no ledger limits it") + "; the device refused: " + error.what());
+                      (client_ ? client_->explain() : "no ledger limits it") +
+                      "; the device refused: " + error.what());
   } catch (...) {
     settle_credit();
     throw;
@@ -95,29 +96,34 @@ void KvPool::free(const std::int64_t* ids, std::size_t count) {
 std::size_t KvPool::trim(std::size_t keep_rows) {
   Arena& arena = open_arena();
   const std::size_t before_bytes = arena.held_bytes();
-  PageRuns runs = slots_.plan_unback(keep_rows);
-  std::size_t done = 0;
-  const auto settle = [&] {
-    runs.resize(done);
-    slots_.mark_unbacked(runs);
-    unmaps_ += count_pages(runs);
-    settle_credit();
-  };
-  try {
-    arena.unback(runs, done);
-  } catch (...) {
-    settle();
-    throw;
-  }
-  settle();
+  const PageRuns gone = unback(slots_.plan_unback(keep_rows));
+  slots_.mark_unbacked(gone);
+  settle_credit();
   return before_bytes - arena.held_bytes();
 }
 
+// Memory before rows: if the driver refuses, all rows are still handed out.
 void KvPool::clear() {
   open_arena();
+  const PageRuns gone = unback(slots_.removable_pages());
   frees_ += slots_.rows_used();
   slots_.reset();
-  trim(0);
+  slots_.mark_unbacked(gone);
+  settle_credit();
+}
+
+// Unmaps the runs and returns those that are gone. A refusal half-way is no error: what was given back is
+// given back, and the next trim tries the rest. Throws only if nothing has changed.
+PageRuns KvPool::unback(PageRuns runs) {
+  std::size_t done = 0;
+  try {
+    arena_->unback(runs, done);
+  } catch (...) {
+    if (done == 0) throw;
+  }
+  runs.resize(done);
+  unmaps_ += count_pages(runs);
+  return runs;
 }
 
 void KvPool::close() {
@@ -142,7 +148,8 @@ std::size_t KvPool::rows_obtainable() const {
 std::size_t KvPool::rows_attainable() const {
   if (!client_) return slots_.rows_total();
   // What this client holds elsewhere (another pool, weights) is not attainable here.
-  const auto elsewhere_bytes = std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_));
+  const auto elsewhere_bytes =
+      std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_));
   const auto bytes = std::max<std::int64_t>(0, client_->attainable_bytes() - elsewhere_bytes);
   const std::size_t pages = static_cast<std::size_t>(bytes) / geometry_.page_set_bytes();
   if (pages >= geometry_.pages()) return slots_.rows_total();

@@ -13,12 +13,12 @@
 namespace kvcached {
 
 struct PoolStats {
-  std::size_t rows_total = 0;         // rows that can be handed out at all
-  std::size_t rows_used = 0;          // handed out now
-  std::size_t rows_free_backed = 0;   // can be handed out without mapping anything
-  std::size_t rows_backed = 0;        // used + free_backed
-  std::size_t rows_obtainable = 0;    // free_backed + what could be backed this instant
-  std::size_t rows_attainable = 0;    // the most that could ever be in use at once
+  std::size_t rows_total = 0;        // rows that can be handed out at all
+  std::size_t rows_used = 0;         // handed out now
+  std::size_t rows_free_backed = 0;  // can be handed out without mapping anything
+  std::size_t rows_backed = 0;       // used + free_backed
+  std::size_t rows_obtainable = 0;   // free_backed + what could be backed this instant
+  std::size_t rows_attainable = 0;   // the most that could ever be in use at once
   std::size_t mapped_bytes = 0;
   std::uint64_t maps = 0;    // pages mapped since the start
   std::uint64_t unmaps = 0;  // pages unmapped since the start
@@ -42,14 +42,15 @@ class KvPool {
   Address base() const;
   Address stripe_address(std::size_t stripe) const;
 
-  // Makes at least `rows` backed rows free. False when rows, limit or ledger do not allow it. Throws OutOfMemory
-  // when the device does not. Either way nothing has changed.
+  // Makes at least `rows` backed rows free. False when rows, limit or ledger do not allow it. Throws
+  // OutOfMemory when the device does not. Either way nothing has changed.
   bool grow(std::size_t rows);
   // Hands out `count` rows of backed pages, or none and false.
   bool alloc(std::size_t count, std::int64_t* out);
   void free(const std::int64_t* ids, std::size_t count);
   // Gives back empty pages while at least `keep_rows` backed rows stay free; returns the bytes given back.
   std::size_t trim(std::size_t keep_rows);
+  // Takes all rows back and gives back every page that is not pinned.
   void clear();
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
@@ -69,13 +70,14 @@ class KvPool {
  private:
   Arena& open_arena() const;
   bool back(const PageRuns& runs);
+  PageRuns unback(PageRuns runs);
   void settle_credit();
 
   Geometry geometry_;
   std::shared_ptr<LedgerClient> client_;  // may be null: unlimited
   std::unique_ptr<Arena> arena_;          // null once closed
   SlotAllocator slots_;
-  bool is_closing_ = false;               // from the first close() on
+  bool is_closing_ = false;       // from the first close() on
   std::size_t credit_bytes_ = 0;  // claimed from client_; never less than the arena holds
   std::uint64_t maps_ = 0, unmaps_ = 0, allocs_ = 0, frees_ = 0;
 };

@@ -53,8 +53,8 @@ bool SlotAllocator::alloc(std::size_t count, std::int64_t* out) noexcept {
   return true;
 }
 
-// Best fit by exact free count keeps a request on one page and leaves no crumbs; then the lowest empty page, so
-// that high pages stay free to go; only then is a request spread over what is left, largest hole first.
+// Best fit by exact free count keeps a request on one page and leaves no crumbs; then the lowest empty page,
+// so that high pages stay free to go; only then is a request spread over what is left, largest hole first.
 std::size_t SlotAllocator::choose_page(std::size_t wanted) const noexcept {
   if (wanted <= geometry_.rows_per_page()) {
     const std::size_t count = partial_counts_.next(wanted);
@@ -89,28 +89,20 @@ std::int64_t* SlotAllocator::take(std::size_t page, std::size_t count, std::int6
 }
 
 void SlotAllocator::free(const std::int64_t* ids, std::size_t count) {
-  // Setting the bits is the validation: an id that comes twice finds its bit set by the first.
-  for (std::size_t i = 0; i < count; ++i) {
-    if (is_allocated(ids[i])) {
-      word_of(static_cast<std::size_t>(ids[i])) |=
-          bit(static_cast<std::size_t>(ids[i]) % geometry_.rows_per_page());
-      continue;
-    }
-    const std::int64_t bad = ids[i];
-    for (std::size_t k = 0; k < i; ++k) {
-      word_of(static_cast<std::size_t>(ids[k])) &= ~bit(static_cast<std::size_t>(ids[k]) % geometry_.rows_per_page());
-    }
-    reject(bad, ids, i);
+  const std::size_t valid = set_bits(ids, count);
+  if (valid != count) {
+    clear_bits(ids, valid);
+    reject(ids[valid], ids, valid);
   }
   std::size_t i = 0;
   while (i < count) {
     const std::size_t page = static_cast<std::size_t>(ids[i]) / geometry_.rows_per_page();
-    const auto begin = static_cast<std::int64_t>(page * geometry_.rows_per_page());
-    const auto end = begin + static_cast<std::int64_t>(geometry_.rows_per_page());
+    const std::size_t begin = page * geometry_.rows_per_page();
     detach(page);
-    for (; i < count && ids[i] >= begin && ids[i] < end; ++i) {
-      const auto word = static_cast<PageIndex>(static_cast<std::size_t>(ids[i] - begin) / kWordBits);
-      first_word_[page] = std::min(first_word_[page], word);
+    for (; i < count; ++i) {
+      const std::size_t offset = static_cast<std::size_t>(ids[i]) - begin;  // wraps for rows of lower pages
+      if (offset >= geometry_.rows_per_page()) break;
+      first_word_[page] = std::min(first_word_[page], static_cast<PageIndex>(offset / kWordBits));
       ++free_count_[page];
     }
     attach(page);
@@ -118,21 +110,37 @@ void SlotAllocator::free(const std::int64_t* ids, std::size_t count) {
   rows_free_ += count;
 }
 
-bool SlotAllocator::is_allocated(std::int64_t id) const noexcept {
-  if (id < static_cast<std::int64_t>(geometry_.reserved_rows())) return false;
-  if (id >= static_cast<std::int64_t>(geometry_.rows())) return false;
-  const auto row = static_cast<std::size_t>(id);
-  if (is_backed_[row / geometry_.rows_per_page()] == 0) return false;
-  return (word_of(row) & bit(row % geometry_.rows_per_page())) == 0;
+// Marks rows free in the bitmap, up to the first that is not handed out. Setting the bits is the validation:
+// an id that comes twice finds its bit set by the first. Rows of one page usually come together, so what does
+// not change within a page is worked out once per run.
+std::size_t SlotAllocator::set_bits(const std::int64_t* ids, std::size_t count) noexcept {
+  std::size_t i = 0;
+  while (i < count) {
+    const auto row = static_cast<std::size_t>(ids[i]);  // negative ids become larger than any row
+    if (row >= geometry_.rows()) return i;
+    const std::size_t page = row / geometry_.rows_per_page();
+    if (is_backed_[page] == 0) return i;
+    const std::size_t first = std::max(page * geometry_.rows_per_page(), geometry_.reserved_rows());
+    const std::size_t usable = geometry_.usable_rows(page);
+    const std::size_t begin = page * geometry_.rows_per_page();
+    std::uint64_t* const words = &free_bits_[page * words_per_page_];
+    for (; i < count && static_cast<std::size_t>(ids[i]) - begin < geometry_.rows_per_page(); ++i) {
+      const auto at = static_cast<std::size_t>(ids[i]);
+      std::uint64_t& word = words[(at - begin) / kWordBits];
+      if (at - first >= usable || (word & bit(at - begin)) != 0) return i;
+      word |= bit(at - begin);
+    }
+  }
+  return count;
 }
 
-std::uint64_t& SlotAllocator::word_of(std::size_t row) noexcept {
-  const std::size_t page = row / geometry_.rows_per_page();
-  return free_bits_[page * words_per_page_ + row % geometry_.rows_per_page() / kWordBits];
-}
-
-const std::uint64_t& SlotAllocator::word_of(std::size_t row) const noexcept {
-  return const_cast<SlotAllocator*>(this)->word_of(row);
+void SlotAllocator::clear_bits(const std::int64_t* ids, std::size_t count) noexcept {
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto row = static_cast<std::size_t>(ids[i]);
+    const std::size_t page = row / geometry_.rows_per_page();
+    const std::size_t offset = row % geometry_.rows_per_page();
+    free_bits_[page * words_per_page_ + offset / kWordBits] &= ~bit(offset);
+  }
 }
 
 void SlotAllocator::reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const {
@@ -258,6 +266,14 @@ PageRuns SlotAllocator::plan_unback(std::size_t keep_rows) const {
   return runs;
 }
 
+PageRuns SlotAllocator::removable_pages() const {
+  PageRuns runs;
+  for (std::size_t page = geometry_.pinned_pages(); page < watermark_; ++page) {
+    if (is_backed_[page] != 0) append_page(runs, page);
+  }
+  return runs;
+}
+
 void SlotAllocator::mark_unbacked(const PageRuns& runs) noexcept {
   for (const PageRun& run : runs) {
     for (std::size_t page = run.first; page < run.first + run.count; ++page) {
@@ -287,10 +303,12 @@ void SlotAllocator::check_invariants() const {
     }
     if (bits != free_count_[page]) fail("free count disagrees with its bitmap");
     if (bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
-    if ((is_backed_[page] == 0) != returned_.contains(page)) fail("backed flag disagrees with the unbacked set");
+    if ((is_backed_[page] == 0) != returned_.contains(page))
+      fail("backed flag disagrees with the unbacked set");
     if (is_backed_[page] == 0 && bits != 0) fail("unbacked but has free rows");
     if (is_backed_[page] == 0 && is_pinned(page)) fail("pinned but not backed");
-    if ((is_backed_[page] != 0 && bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
+    if ((is_backed_[page] != 0 && bits != 0 && is_empty(page)) != empty_.contains(page))
+      fail("wrong in empty set");
     if (is_backed_[page] == 0) continue;
     ++backed;
     usable += geometry_.usable_rows(page);
@@ -298,19 +316,21 @@ void SlotAllocator::check_invariants() const {
     if (bits != 0 && !is_empty(page)) ++partial;
   }
   for (std::size_t count = 1; count <= geometry_.rows_per_page(); ++count) {
-    if ((head_[count] != 0) != partial_counts_.contains(count)) throw Error("slots: list heads disagree with set");
+    if ((head_[count] != 0) != partial_counts_.contains(count))
+      throw Error("slots: list heads disagree with set");
     PageIndex before = 0;
     for (PageIndex at = head_[count]; at != 0; before = at, at = next_[at - 1], ++listed) {
       if (listed > geometry_.pages()) throw Error("slots: a list of partial pages is circular");
-      if (free_count_[at - 1] != count || previous_[at - 1] != before) throw Error("slots: broken list of pages");
+      if (free_count_[at - 1] != count || previous_[at - 1] != before)
+        throw Error("slots: broken list of pages");
     }
   }
   if (backed != pages_backed_ || usable != rows_backed_ || free_rows != rows_free_ || listed != partial) {
     throw Error("slots: totals disagree with pages (backed " + std::to_string(backed) + "/" +
                 std::to_string(pages_backed_) + ", usable rows " + std::to_string(usable) + "/" +
                 std::to_string(rows_backed_) + ", free rows " + std::to_string(free_rows) + "/" +
-                std::to_string(rows_free_) + ", partial " + std::to_string(listed) + "/" + std::to_string(partial) +
-                ")");
+                std::to_string(rows_free_) + ", partial " + std::to_string(listed) + "/" +
+                std::to_string(partial) + ")");
   }
 }
 

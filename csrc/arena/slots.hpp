@@ -44,6 +44,9 @@ class SlotAllocator {
   void mark_backed(const PageRuns& runs) noexcept;
   // Highest empty pages that can go while at least `keep_rows` backed rows stay free.
   PageRuns plan_unback(std::size_t keep_rows) const;
+  // All backed pages that are not pinned, rows in use or not.
+  PageRuns removable_pages() const;
+  // Pre: their rows are free.
   void mark_unbacked(const PageRuns& runs) noexcept;
 
   // Recounts everything; throws Error naming the first disagreement.
@@ -62,9 +65,8 @@ class SlotAllocator {
   std::size_t choose_page(std::size_t wanted) const noexcept;
   std::int64_t* take(std::size_t page, std::size_t count, std::int64_t* out) noexcept;
   void set_all_free(std::size_t page) noexcept;
-  bool is_allocated(std::int64_t id) const noexcept;
-  std::uint64_t& word_of(std::size_t row) noexcept;
-  const std::uint64_t& word_of(std::size_t row) const noexcept;
+  std::size_t set_bits(const std::int64_t* ids, std::size_t count) noexcept;
+  void clear_bits(const std::int64_t* ids, std::size_t count) noexcept;
   std::size_t lowest_unbacked(std::size_t from) const noexcept;
   [[noreturn]] void reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const;
 

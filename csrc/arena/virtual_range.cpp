@@ -13,7 +13,8 @@ Geometry one_stripe(const Vmm& vmm, std::size_t bytes, std::size_t page_bytes) {
   const std::size_t granularity_bytes = vmm.capabilities().granularity_bytes;
   if (page_bytes == 0 || page_bytes % granularity_bytes != 0) {
     throw Misuse("page size of " + std::to_string(page_bytes) + " bytes: must be a multiple of " +
-                 std::to_string(granularity_bytes) + ", the granularity of backend " + vmm.capabilities().kind);
+                 std::to_string(granularity_bytes) + ", the granularity of backend " +
+                 vmm.capabilities().kind);
   }
   if (bytes == 0 || bytes % page_bytes != 0) {
     throw Misuse("range of " + std::to_string(bytes) + " bytes: must be a multiple of the page size, " +

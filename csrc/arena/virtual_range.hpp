@@ -24,8 +24,9 @@ class VirtualRange {
   std::size_t mapped_bytes() const noexcept { return arena_ ? arena_->mapped_bytes() : 0; }
   bool is_closed() const noexcept { return is_closing_; }
 
-  // Both: all or nothing; offset and size are multiples of the page size, Misuse otherwise, and Misuse where a
-  // page is mapped already (map) or not mapped (unmap). map throws OutOfMemory when ledger or device refuse.
+  // Both: all or nothing; offset and size are multiples of the page size, Misuse otherwise, and Misuse where
+  // a page is mapped already (map) or not mapped (unmap). map throws OutOfMemory when ledger or device
+  // refuse.
   void map(std::size_t offset_bytes, std::size_t bytes);
   void unmap(std::size_t offset_bytes, std::size_t bytes);
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
@@ -39,7 +40,7 @@ class VirtualRange {
   Geometry geometry_;
   std::shared_ptr<LedgerClient> client_;
   std::unique_ptr<Arena> arena_;
-  bool is_closing_ = false;               // from the first close() on
+  bool is_closing_ = false;  // from the first close() on
   std::size_t credit_bytes_ = 0;
 };
 

@@ -23,11 +23,12 @@ py::str decode(const std::string& name) {
 
 std::string repr(const ClientInfo& c) {
   std::ostringstream out;
-  out << "ClientInfo(slot=" << c.slot << ", pid=" << c.pid << ", name="
-      << py::cast<std::string>(py::repr(decode(c.name))) << ", used_bytes=" << c.used_bytes
+  out << "ClientInfo(slot=" << c.slot << ", pid=" << c.pid
+      << ", name=" << py::cast<std::string>(py::repr(decode(c.name))) << ", used_bytes=" << c.used_bytes
       << ", floor_bytes=" << c.floor_bytes
-      << ", limit_bytes=" << (c.limit_bytes ? std::to_string(*c.limit_bytes) : "None") << ", priority=" << c.priority
-      << ", rows_used=" << c.published.rows_used << ", rows_backed=" << c.published.rows_backed << ")";
+      << ", limit_bytes=" << (c.limit_bytes ? std::to_string(*c.limit_bytes) : "None")
+      << ", priority=" << c.priority << ", rows_used=" << c.published.rows_used
+      << ", rows_backed=" << c.published.rows_backed << ")";
   return out.str();
 }
 
@@ -65,7 +66,8 @@ void bind_snapshot(py::module_& module) {
           "range_bytes", [](const ClientInfo& self) { return self.published.range_bytes; },
           "Size of that reservation.")
       .def_property_readonly(
-          "rows_used", [](const ClientInfo& self) { return self.published.rows_used; }, "Rows in use, as last published.")
+          "rows_used", [](const ClientInfo& self) { return self.published.rows_used; },
+          "Rows in use, as last published.")
       .def_property_readonly(
           "rows_backed", [](const ClientInfo& self) { return self.published.rows_backed; },
           "Rows with memory beneath them, as last published.")
@@ -87,14 +89,17 @@ void bind_snapshot(py::module_& module) {
 
 void bind_client(py::module_& module) {
   py::class_<LedgerClient, std::shared_ptr<LedgerClient>>(
-      module, "LedgerClient", "One client's account in a ledger; made by Ledger.register. Its credit ends with it.")
+      module, "LedgerClient",
+      "One client's account in a ledger; made by Ledger.register. Its credit ends with it.")
       .def("try_claim", &LedgerClient::try_claim, py::arg("nbytes"),
-           "Claims credit for `nbytes` more. False, with nothing claimed, when budget or limit do not allow it.")
+           "Claims credit for `nbytes` more. False, with nothing claimed, when budget or limit do not allow "
+           "it.")
       .def("release", &LedgerClient::release, py::arg("nbytes"),
            "Gives credit back, after the memory is gone. Raises Misuse beyond what is held.")
       .def_property_readonly("used_bytes", &LedgerClient::used_bytes, "Credit held.")
       .def_property_readonly("floor_bytes", &LedgerClient::floor_bytes, "Guaranteed, used or not.")
-      .def("obtainable_bytes", &LedgerClient::obtainable_bytes, "How much more could be claimed this instant.")
+      .def("obtainable_bytes", &LedgerClient::obtainable_bytes,
+           "How much more could be claimed this instant.")
       .def("attainable_bytes", &LedgerClient::attainable_bytes,
            "The most this client could ever hold: its limit, and the budget less the floors of the others.")
       .def("set_limit", &LedgerClient::set_limit, py::arg("limit_bytes"),
@@ -105,13 +110,15 @@ void bind_client(py::module_& module) {
            py::call_guard<py::gil_scoped_release>())
       .def("set_want", &LedgerClient::set_want, py::arg("nbytes"),
            "Tells the others how many bytes were refused here and are still wanted; 0 once satisfied.")
-      .def("wanted_by_others_bytes", &LedgerClient::wanted_by_others_bytes, "Sum of what the others still want.")
+      .def("wanted_by_others_bytes", &LedgerClient::wanted_by_others_bytes,
+           "Sum of what the others still want.")
       .def(
           "publish",
           [](LedgerClient& self, std::uint64_t range_base, std::uint64_t range_bytes, std::uint64_t rows_used,
              std::uint64_t rows_backed) { self.publish({range_base, range_bytes, rows_used, rows_backed}); },
           py::kw_only(), py::arg("range_base") = 0, py::arg("range_bytes") = 0, py::arg("rows_used") = 0,
-          py::arg("rows_backed") = 0, "Tells observers where this client's memory lies and how much of it is in use.")
+          py::arg("rows_backed") = 0,
+          "Tells observers where this client's memory lies and how much of it is in use.")
       .def_property_readonly("generation", &LedgerClient::generation, "To pass to Ledger.wait.")
       .def("close", &LedgerClient::close, "Gives up all credit and leaves the ledger. Idempotent.")
       .def("__repr__", [](const LedgerClient& self) {
@@ -126,12 +133,15 @@ void bind_client(py::module_& module) {
 void bind_ledger(py::module_& module) {
   bind_snapshot(module);
   bind_client(module);
-  py::class_<Ledger>(module, "Ledger",
-                     "One device's budget, shared by processes through a private file (0600 in a 0700 folder).")
+  py::class_<Ledger>(
+      module, "Ledger",
+      "One device's budget, shared by processes through a private file (0600 in a 0700 folder).")
       .def(py::init<const std::string&, std::optional<std::int64_t>>(), py::arg("path"),
            py::arg("budget_bytes") = py::none(),
-           "With a budget, creates the file, or gives an existing one without living clients this budget. Without, the "
-           "file must exist. Raises Misuse if it is not privately ours, is no ledger, or living clients use another "
+           "With a budget, creates the file, or gives an existing one without living clients this budget. "
+           "Without, the "
+           "file must exist. Raises Misuse if it is not privately ours, is no ledger, or living clients use "
+           "another "
            "budget.",
            py::call_guard<py::gil_scoped_release>())
       .def_property_readonly("budget_bytes", &Ledger::budget_bytes, "The device's budget.")
@@ -139,16 +149,19 @@ void bind_ledger(py::module_& module) {
       .def(
           "register",
           [](const Ledger& self, const std::string& name, std::int64_t floor_bytes,
-             std::optional<std::int64_t> limit_bytes, std::int32_t priority) -> std::shared_ptr<LedgerClient> {
+             std::optional<std::int64_t> limit_bytes,
+             std::int32_t priority) -> std::shared_ptr<LedgerClient> {
             const py::gil_scoped_release release;
             return self.register_client({name, floor_bytes, limit_bytes, priority});
           },
           py::kw_only(), py::arg("name"), py::arg("floor_bytes") = 0, py::arg("limit_bytes") = py::none(),
           py::arg("priority") = 0,
-          "Joins the ledger; `name` has at most 47 bytes of UTF-8. Raises LedgerRefused if the floors do not fit.")
+          "Joins the ledger; `name` has at most 47 bytes of UTF-8. Raises LedgerRefused if the floors do not "
+          "fit.")
       .def("snapshot", &Ledger::snapshot, "Frees what dead clients held, then reads all lines.")
       .def("wait", &wait, py::arg("generation"), py::arg("timeout_s"),
-           "Waits without the GIL until the generation differs from `generation`, at most `timeout_s` seconds; returns "
+           "Waits without the GIL until the generation differs from `generation`, at most `timeout_s` "
+           "seconds; returns "
            "the present one. Notices the death of a client within 0.1 s.")
       .def("__repr__", [](const Ledger& self) {
         return "Ledger('" + self.path() + "', budget_bytes=" + std::to_string(self.budget_bytes()) + ")";

@@ -36,12 +36,16 @@ class LockedPool {
 
 template <typename Value>
 auto reader(Value (KvPool::*method)() const) {
-  return [method](LockedPool& self) { return self.quickly([method](KvPool& pool) { return (pool.*method)(); }); };
+  return [method](LockedPool& self) {
+    return self.quickly([method](KvPool& pool) { return (pool.*method)(); });
+  };
 }
 
 template <typename Value>
 auto reader(Value (KvPool::*method)() const noexcept) {
-  return [method](LockedPool& self) { return self.quickly([method](KvPool& pool) { return (pool.*method)(); }); };
+  return [method](LockedPool& self) {
+    return self.quickly([method](KvPool& pool) { return (pool.*method)(); });
+  };
 }
 
 std::optional<Ids> alloc(LockedPool& self, std::int64_t rows) {
@@ -57,7 +61,8 @@ std::optional<Ids> alloc(LockedPool& self, std::int64_t rows) {
 void free_rows(LockedPool& self, const py::array& ids) {
   if (!py::isinstance<Ids>(ids) || ids.ndim() != 1 || (ids.flags() & py::array::c_style) == 0) {
     throw Misuse("free: ids must be a C-contiguous one-dimensional int64 array, got " +
-                 py::cast<std::string>(py::str(ids.dtype())) + " with " + std::to_string(ids.ndim()) + " dimensions");
+                 py::cast<std::string>(py::str(ids.dtype())) + " with " + std::to_string(ids.ndim()) +
+                 " dimensions");
   }
   self.quickly([&ids](KvPool& pool) {
     pool.free(static_cast<const std::int64_t*>(ids.data()), static_cast<std::size_t>(ids.size()));
@@ -66,9 +71,10 @@ void free_rows(LockedPool& self, const py::array& ids) {
 
 std::string repr(const PoolStats& s) {
   std::ostringstream out;
-  out << "PoolStats(rows_used=" << s.rows_used << ", rows_backed=" << s.rows_backed << ", rows_total=" << s.rows_total
-      << ", rows_obtainable=" << s.rows_obtainable << ", rows_attainable=" << s.rows_attainable
-      << ", mapped_bytes=" << s.mapped_bytes << ", maps=" << s.maps << ", unmaps=" << s.unmaps << ")";
+  out << "PoolStats(rows_used=" << s.rows_used << ", rows_backed=" << s.rows_backed
+      << ", rows_total=" << s.rows_total << ", rows_obtainable=" << s.rows_obtainable
+      << ", rows_attainable=" << s.rows_attainable << ", mapped_bytes=" << s.mapped_bytes
+      << ", maps=" << s.maps << ", unmaps=" << s.unmaps << ")";
   return out.str();
 }
 
@@ -78,8 +84,10 @@ void bind_stats(py::module_& module) {
       .def_readonly("rows_used", &PoolStats::rows_used, "Rows handed out.")
       .def_readonly("rows_free_backed", &PoolStats::rows_free_backed, "Rows that alloc could hand out now.")
       .def_readonly("rows_backed", &PoolStats::rows_backed, "rows_used + rows_free_backed.")
-      .def_readonly("rows_obtainable", &PoolStats::rows_obtainable, "Free rows after the largest possible grow.")
-      .def_readonly("rows_attainable", &PoolStats::rows_attainable, "The most rows that could ever be in use at once.")
+      .def_readonly("rows_obtainable", &PoolStats::rows_obtainable,
+                    "Free rows after the largest possible grow.")
+      .def_readonly("rows_attainable", &PoolStats::rows_attainable,
+                    "The most rows that could ever be in use at once.")
       .def_readonly("mapped_bytes", &PoolStats::mapped_bytes, "Physical memory mapped.")
       .def_readonly("maps", &PoolStats::maps, "Pages mapped.")
       .def_readonly("unmaps", &PoolStats::unmaps, "Pages unmapped.")
@@ -95,13 +103,15 @@ void bind_kv_pool_readers(py::class_<LockedPool>& pool) {
       .def_property_readonly("base_address", reader(&KvPool::base), "First address; never changes.")
       .def_property_readonly("rows_total", reader(&KvPool::rows_total), "Rows that can be handed out at all.")
       .def_property_readonly("rows_used", reader(&KvPool::rows_used), "Rows handed out.")
-      .def_property_readonly("rows_free_backed", reader(&KvPool::rows_free_backed), "Rows that alloc could hand out now.")
+      .def_property_readonly("rows_free_backed", reader(&KvPool::rows_free_backed),
+                             "Rows that alloc could hand out now.")
       .def_property_readonly("rows_backed", reader(&KvPool::rows_backed),
                              "Rows in backed pages, without the reserved ones.")
       .def_property_readonly("rows_obtainable", reader(&KvPool::rows_obtainable),
                              "rows_free_backed plus the rows of pages that could be claimed this instant.")
-      .def_property_readonly("rows_attainable", reader(&KvPool::rows_attainable),
-                             "The most rows that could ever be in use at once, by geometry, limit and others' floors.")
+      .def_property_readonly(
+          "rows_attainable", reader(&KvPool::rows_attainable),
+          "The most rows that could ever be in use at once, by geometry, limit and others' floors.")
       .def_property_readonly("mapped_bytes", reader(&KvPool::mapped_bytes), "Physical memory mapped.")
       .def("stats", reader(&KvPool::stats), "All figures of one instant.")
       .def("publish", reader(&KvPool::publish), "Passes range and row counts to the ledger for observers.")
@@ -110,20 +120,22 @@ void bind_kv_pool_readers(py::class_<LockedPool>& pool) {
       .def("__repr__", [](LockedPool& self) {
         return self.quickly([](KvPool& p) {
           if (p.is_closed()) return std::string("KvPool(closed)");
-          return "KvPool(rows_used=" + std::to_string(p.rows_used()) + ", rows_backed=" +
-                 std::to_string(p.rows_backed()) + ", rows_total=" + std::to_string(p.rows_total()) +
+          return "KvPool(rows_used=" + std::to_string(p.rows_used()) +
+                 ", rows_backed=" + std::to_string(p.rows_backed()) +
+                 ", rows_total=" + std::to_string(p.rows_total()) +
                  ", mapped_bytes=" + std::to_string(p.mapped_bytes()) + ")";
         });
       });
 }
 
 void bind_kv_pool(py::module_& module) {
-  py::class_<LockedPool> pool(
-      module, "KvPool",
-      "One KV cache: rows over addresses that never change, physical pages mapped and unmapped beneath them.");
+  py::class_<LockedPool> pool(module, "KvPool",
+                              "One KV cache: rows over addresses that never change, physical pages mapped "
+                              "and unmapped beneath them.");
   pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>>(), py::arg("backend"),
            py::arg("geometry"), py::arg("client") = py::none(),
-           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). Raises "
+           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
+           "Raises "
            "OutOfMemory if ledger or device refuse those.")
       .def(
           "stripe_address",
@@ -136,19 +148,23 @@ void bind_kv_pool(py::module_& module) {
           "grow",
           [](LockedPool& self, std::int64_t rows) {
             const std::size_t count = require_count("rows", rows);
-            if (self.quickly([count](KvPool& p) { return !p.is_closed() && p.rows_free_backed() >= count; })) {
+            if (self.quickly(
+                    [count](KvPool& p) { return !p.is_closed() && p.rows_free_backed() >= count; })) {
               return true;
             }
             return self.slowly([count](KvPool& p) { return p.grow(count); });
           },
           py::arg("rows"),
-          "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit or ledger "
+          "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
+          "or ledger "
           "refuse. Raises OutOfMemory when the device does; state is unchanged.")
       .def("alloc", &alloc, py::arg("rows"),
-           "Hands out `rows` distinct row ids of backed pages as a new int64 array; None when too few are free. Never "
+           "Hands out `rows` distinct row ids of backed pages as a new int64 array; None when too few are "
+           "free. Never "
            "maps and never asks the ledger.")
       .def("free", &free_rows, py::arg("ids"),
-           "Takes rows back: a C-contiguous one-dimensional int64 array. Raises Misuse, with nothing changed, if any id "
+           "Takes rows back: a C-contiguous one-dimensional int64 array. Raises Misuse, with nothing "
+           "changed, if any id "
            "is not handed out or comes twice.")
       .def(
           "trim",
@@ -157,7 +173,8 @@ void bind_kv_pool(py::module_& module) {
             return self.slowly([count](KvPool& p) { return p.trim(count); });
           },
           py::arg("keep_rows") = 0,
-          "Gives empty pages back while at least `keep_rows` backed rows stay free; returns the bytes given back.")
+          "Gives empty pages back while at least `keep_rows` backed rows stay free; returns the bytes given "
+          "back.")
       .def(
           "clear", [](LockedPool& self) { self.slowly([](KvPool& p) { p.clear(); }); },
           "Takes all rows back and gives back all pages but those of the reserved rows.")
@@ -170,8 +187,10 @@ void bind_kv_pool(py::module_& module) {
 // Serialised like a pool: two Python threads may map different parts of one range.
 class LockedRange {
  public:
-  LockedRange(const Backend& backend, std::int64_t nbytes, std::int64_t page_bytes, std::shared_ptr<LedgerClient> client)
-      : range_(backend.vmm, require_count("nbytes", nbytes), require_count("page_bytes", page_bytes), std::move(client)) {}
+  LockedRange(const Backend& backend, std::int64_t nbytes, std::int64_t page_bytes,
+              std::shared_ptr<LedgerClient> client)
+      : range_(backend.vmm, require_count("nbytes", nbytes), require_count("page_bytes", page_bytes),
+               std::move(client)) {}
 
   template <typename Action>
   auto quickly(Action action) {
@@ -198,26 +217,31 @@ void change(LockedRange& self, std::int64_t offset, std::int64_t nbytes) {
 }
 
 void bind_virtual_range(py::module_& module) {
-  py::class_<LockedRange>(module, "VirtualRange", "A bare reservation whose pages are mapped and unmapped by offset.")
-      .def(py::init<const Backend&, std::int64_t, std::int64_t, std::shared_ptr<LedgerClient>>(), py::arg("backend"),
-           py::arg("nbytes"), py::arg("page_bytes"), py::arg("client") = py::none(),
-           "Reserves `nbytes`, a multiple of `page_bytes`, itself a multiple of the backend's granularity; nothing is "
+  py::class_<LockedRange>(module, "VirtualRange",
+                          "A bare reservation whose pages are mapped and unmapped by offset.")
+      .def(py::init<const Backend&, std::int64_t, std::int64_t, std::shared_ptr<LedgerClient>>(),
+           py::arg("backend"), py::arg("nbytes"), py::arg("page_bytes"), py::arg("client") = py::none(),
+           "Reserves `nbytes`, a multiple of `page_bytes`, itself a multiple of the backend's granularity; "
+           "nothing is "
            "mapped yet.")
       .def_property_readonly(
-          "base_address", [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.base(); }); },
+          "base_address",
+          [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.base(); }); },
           "First address; never changes.")
       .def_property_readonly(
           "nbytes", [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.bytes(); }); },
           "Size of the reservation.")
       .def_property_readonly(
-          "page_bytes", [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.page_bytes(); }); },
+          "page_bytes",
+          [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.page_bytes(); }); },
           "Unit of map and unmap.")
       .def_property_readonly(
           "mapped_bytes",
           [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.mapped_bytes(); }); },
           "Physical memory mapped.")
       .def("map", &change<&VirtualRange::map>, py::arg("offset"), py::arg("nbytes"),
-           "Backs whole pages. Raises Misuse if one is mapped already, OutOfMemory if ledger or device refuse; either "
+           "Backs whole pages. Raises Misuse if one is mapped already, OutOfMemory if ledger or device "
+           "refuse; either "
            "way nothing has changed.")
       .def("unmap", &change<&VirtualRange::unmap>, py::arg("offset"), py::arg("nbytes"),
            "Returns the memory of whole pages; what they held is lost. Raises Misuse if one is not mapped.")
@@ -227,7 +251,8 @@ void bind_virtual_range(py::module_& module) {
       .def("__repr__", [](LockedRange& self) {
         return self.quickly([](VirtualRange& r) {
           if (r.is_closed()) return std::string("VirtualRange(closed)");
-          return "VirtualRange(nbytes=" + std::to_string(r.bytes()) + ", page_bytes=" + std::to_string(r.page_bytes()) +
+          return "VirtualRange(nbytes=" + std::to_string(r.bytes()) +
+                 ", page_bytes=" + std::to_string(r.page_bytes()) +
                  ", mapped_bytes=" + std::to_string(r.mapped_bytes()) + ")";
         });
       });

@@ -13,9 +13,9 @@ const char* python_bool(bool value) { return value ? "True" : "False"; }
 
 std::string repr(const Capabilities& c) {
   std::ostringstream out;
-  out << "Capabilities(kind='" << c.kind << "', device=" << c.device << ", granularity_bytes=" << c.granularity_bytes
-      << ", default_page_bytes=" << c.default_page_bytes << ", strict=" << python_bool(c.strict)
-      << ", exportable=" << python_bool(c.exportable) << ")";
+  out << "Capabilities(kind='" << c.kind << "', device=" << c.device
+      << ", granularity_bytes=" << c.granularity_bytes << ", default_page_bytes=" << c.default_page_bytes
+      << ", strict=" << python_bool(c.strict) << ", exportable=" << python_bool(c.exportable) << ")";
   return out.str();
 }
 
@@ -32,14 +32,17 @@ void bind_backend(py::module_& module) {
       .def_readonly("kind", &Capabilities::kind, "'host' or 'cuda'.")
       .def_readonly("device", &Capabilities::device, "Device index; 0 on the host.")
       .def_readonly("granularity_bytes", &Capabilities::granularity_bytes, "Unit of every address and size.")
-      .def_readonly("default_page_bytes", &Capabilities::default_page_bytes, "Page size to choose without a reason.")
+      .def_readonly("default_page_bytes", &Capabilities::default_page_bytes,
+                    "Page size to choose without a reason.")
       .def_readonly("strict", &Capabilities::strict, "Touching an unbacked address faults.")
-      .def_readonly("exportable", &Capabilities::exportable, "Physical pages can be passed on as file descriptors.")
+      .def_readonly("exportable", &Capabilities::exportable,
+                    "Physical pages can be passed on as file descriptors.")
       .def("__repr__", [](const Capabilities& c) { return repr(c); });
 
   py::class_<Backend>(module, "Backend", "A kind of memory: host or one CUDA device.")
       .def_static(
-          "host", [](bool strict) { return Backend{std::make_shared<HostVmm>(strict)}; }, py::arg("strict") = false,
+          "host", [](bool strict) { return Backend{std::make_shared<HostVmm>(strict)}; },
+          py::arg("strict") = false,
           "Host memory. With `strict`, touching an unbacked row faults (slower: one mprotect per change).")
       .def_static(
           "cuda", [](int device) { return Backend{std::make_shared<CudaVmm>(device)}; }, py::arg("device"),
@@ -62,22 +65,28 @@ std::unique_ptr<Geometry> make_geometry(std::int64_t rows, std::vector<std::int6
 }
 
 void bind_geometry(py::module_& module) {
-  py::class_<Geometry>(module, "Geometry",
-                       "Where row r of stripe s lives. A stripe is one K or V tensor of one layer; a page is the same "
-                       "rows_per_page rows in every stripe.")
+  py::class_<Geometry>(
+      module, "Geometry",
+      "Where row r of stripe s lives. A stripe is one K or V tensor of one layer; a page is the same "
+      "rows_per_page rows in every stripe.")
       .def(py::init(&make_geometry), py::kw_only(), py::arg("rows"), py::arg("row_bytes"),
            py::arg("granularity_bytes"), py::arg("page_bytes"), py::arg("row_multiple") = 1,
            py::arg("reserved_rows") = 1,
-           "`row_bytes` has one entry per stripe. rows_per_page becomes the largest multiple of `row_multiple` that "
-           "fills whole granules in every stripe and keeps the widest within `page_bytes`. The first `reserved_rows` "
+           "`row_bytes` has one entry per stripe. rows_per_page becomes the largest multiple of "
+           "`row_multiple` that "
+           "fills whole granules in every stripe and keeps the widest within `page_bytes`. The first "
+           "`reserved_rows` "
            "rows are always backed and never handed out. Raises Misuse for values that cannot work.")
       .def_property_readonly("rows", &Geometry::rows, "Rows per stripe, reserved ones included.")
       .def_property_readonly("rows_per_page", &Geometry::rows_per_page, "Rows that come and go together.")
-      .def_property_readonly("pages", &Geometry::pages, "Pages of the reservation; the last may be partly used.")
+      .def_property_readonly("pages", &Geometry::pages,
+                             "Pages of the reservation; the last may be partly used.")
       .def_property_readonly("stripes", &Geometry::stripes, "Number of stripes.")
-      .def_property_readonly("page_set_bytes", &Geometry::page_set_bytes, "Bytes of one page over all stripes.")
+      .def_property_readonly("page_set_bytes", &Geometry::page_set_bytes,
+                             "Bytes of one page over all stripes.")
       .def_property_readonly("reservation_bytes", &Geometry::reservation_bytes, "Address space in all.")
-      .def_property_readonly("reserved_rows", &Geometry::reserved_rows, "Rows at the start that are never handed out.")
+      .def_property_readonly("reserved_rows", &Geometry::reserved_rows,
+                             "Rows at the start that are never handed out.")
       .def(
           "stripe_offset_bytes",
           [](const Geometry& self, std::int64_t stripe) {
@@ -96,10 +105,12 @@ void bind_vmm(py::module_& module) {
   bind_backend(module);
   bind_geometry(module);
   module.def("cuda_unavailable_reason", &cuda::unavailable_reason,
-             "Why no CUDA device can be used, or None. Never raises. The driver is looked for once per process; looking "
+             "Why no CUDA device can be used, or None. Never raises. The driver is looked for once per "
+             "process; looking "
              "initialises it, which does not survive a later fork.");
   module.def("set_libcuda_path", &cuda::set_library_path, py::arg("path"),
-             "Driver library to load instead of the system's libcuda.so.1 (None). Raises Misuse once another one was "
+             "Driver library to load instead of the system's libcuda.so.1 (None). Raises Misuse once another "
+             "one was "
              "looked for.");
 }
 

@@ -21,8 +21,8 @@ struct Backend {
   std::shared_ptr<Vmm> vmm;
 };
 
-// Takes a lock without ever waiting for it under the GIL: the GIL is the outermost lock, and the holder may be
-// about to take it again.
+// Takes a lock without ever waiting for it under the GIL: the GIL is the outermost lock, and the holder may
+// be about to take it again.
 class PatientLock {
  public:
   explicit PatientLock(std::mutex& mutex) : lock_(mutex, std::try_to_lock) {

@@ -22,7 +22,8 @@ PYBIND11_MODULE(_core, module) {
   bindings::bind_vmm(module);
   bindings::bind_ledger(module);
   bindings::bind_pool(module);
-  module.def("build_info", &bindings::build_info, "Version, compiler and build type of this module, as strings.");
+  module.def("build_info", &bindings::build_info,
+             "Version, compiler and build type of this module, as strings.");
   // Registered at import, so run after the exit handlers of everybody who imports us.
   pybind11::module_::import("atexit").attr("register")(
       pybind11::cpp_function([] { kvcached::mark_process_exiting(); }));

@@ -49,7 +49,8 @@ LedgerClient::LedgerClient(const std::string& path, const ClientSpec& spec)
     : file_(path, std::nullopt), name_(spec.name) {
   if (name_.empty() || name_.size() >= kNameBytes || name_.find('\0') != std::string::npos) {
     throw Misuse("client name '" + name_ + "' has " + std::to_string(name_.size()) +
-                 " bytes of UTF-8: must be 1 to " + std::to_string(kNameBytes - 1) + " and without zero bytes");
+                 " bytes of UTF-8: must be 1 to " + std::to_string(kNameBytes - 1) +
+                 " and without zero bytes");
   }
   const std::int64_t floor_bytes = require_bytes("floor", spec.floor_bytes, 0);
   const std::int64_t limit_bytes = limit_or_unlimited(spec.limit_bytes);
@@ -88,16 +89,16 @@ void LedgerClient::write_info(const ClientSpec& spec) {
 
 void LedgerClient::require_floor_fits(std::int64_t floor_bytes, std::int64_t limit_bytes) const {
   if (floor_bytes > limit_bytes) {
-    throw LedgerRefused("'" + name_ + "': floor of " + std::to_string(floor_bytes) + " bytes exceeds its limit of " +
-                        std::to_string(limit_bytes));
+    throw LedgerRefused("'" + name_ + "': floor of " + std::to_string(floor_bytes) +
+                        " bytes exceeds its limit of " + std::to_string(limit_bytes));
   }
   const std::int64_t others = floors_of_others(file_.segment(), slot_);
   const std::int64_t budget = file_.budget_bytes();
   if (others <= budget - floor_bytes) return;
   throw LedgerRefused("floors do not fit: '" + name_ + "' asks for " + std::to_string(floor_bytes) +
                       " bytes, other clients are guaranteed " + std::to_string(others) + ", the budget of " +
-                      file_.path() + " is " + std::to_string(budget) + "; the smallest budget that works is " +
-                      std::to_string(others + floor_bytes));
+                      file_.path() + " is " + std::to_string(budget) +
+                      "; the smallest budget that works is " + std::to_string(others + floor_bytes));
 }
 
 // Claim, look, take back if over. Looking first keeps hopeless claims from disturbing others, and so from
@@ -109,12 +110,12 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
   bool collided = false;
   for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
     if (bytes > headroom_bytes()) {
-      if (line.used_bytes.load() + bytes <= line.limit_bytes.load() && file_.reap(slot_)) continue;
+      if (used_bytes() + bytes <= limit_bytes() && file_.reap(slot_)) continue;
       break;
     }
-    const std::int64_t used = line.used_bytes.fetch_add(bytes) + bytes;
-    const std::int64_t floor = line.floor_bytes.load();
-    const bool within_limit = used <= line.limit_bytes.load();
+    const std::int64_t used = clamp_bytes(line.used_bytes.fetch_add(bytes)) + bytes;
+    const std::int64_t floor = floor_bytes();
+    const bool within_limit = used <= limit_bytes();
     if (within_limit && used <= floor && is_floor_secured_.load()) return true;
     if (within_limit && committed_by_others(shared, slot_) + std::max(used, floor) <= budget_bytes()) {
       is_floor_secured_.store(true);
@@ -130,11 +131,9 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
 
 // More that could be claimed now, by what the others show. Negative when over.
 std::int64_t LedgerClient::headroom_bytes() const {
-  const LedgerHotLine& line = hot();
-  const std::int64_t used = line.used_bytes.load();
   std::int64_t room = budget_bytes() - committed_by_others(file_.segment(), slot_);
-  if (is_floor_secured_.load()) room = std::max(room, line.floor_bytes.load());
-  return std::min(room, line.limit_bytes.load()) - used;
+  if (is_floor_secured_.load()) room = std::max(room, floor_bytes());
+  return std::min(room, limit_bytes()) - used_bytes();
 }
 
 void LedgerClient::release(std::int64_t bytes) {
@@ -143,7 +142,8 @@ void LedgerClient::release(std::int64_t bytes) {
   std::int64_t used = hot().used_bytes.load();
   do {
     if (bytes > used) {
-      throw Misuse("'" + name_ + "' releases " + std::to_string(bytes) + " bytes but holds " + std::to_string(used));
+      throw Misuse("'" + name_ + "' releases " + std::to_string(bytes) + " bytes but holds " +
+                   std::to_string(used));
     }
   } while (!hot().used_bytes.compare_exchange_weak(used, used - bytes));
   file_.bump();

@@ -37,9 +37,11 @@ class LedgerClient {
   bool is_open() const noexcept { return file_.is_open(); }
   const std::string& name() const noexcept { return name_; }
   std::size_t slot() const noexcept { return slot_; }
-  std::int64_t used_bytes() const { return hot().used_bytes.load(); }
-  std::int64_t floor_bytes() const { return hot().floor_bytes.load(); }
-  std::int64_t limit_bytes() const { return hot().limit_bytes.load(); }  // kUnlimited for none
+  std::int64_t used_bytes() const { return clamp_bytes(hot().used_bytes.load()); }
+  std::int64_t floor_bytes() const { return clamp_bytes(hot().floor_bytes.load()); }
+  std::int64_t limit_bytes() const {
+    return std::max<std::int64_t>(0, hot().limit_bytes.load());
+  }  // kUnlimited: none
   std::int64_t budget_bytes() const { return file_.budget_bytes(); }
   std::uint32_t generation() const { return file_.segment().header.generation.load(); }
 

@@ -41,8 +41,8 @@ class Ledger {
   std::unique_ptr<LedgerClient> register_client(const ClientSpec& spec) const;
   // Reaps the dead, then reads. Lines of living clients may change while they are read.
   LedgerSnapshot snapshot() const;
-  // Waits until the generation differs from `generation`, at most `timeout_s`, and returns the present one. A death
-  // changes the generation once somebody reaps; this does so when the time is over.
+  // Waits until the generation differs from `generation`, at most `timeout_s`, and returns the present one. A
+  // death changes the generation once somebody reaps; this does so when the time is over.
   std::uint32_t wait(std::uint32_t generation, double timeout_s) const;
 
  private:

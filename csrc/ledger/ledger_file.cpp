@@ -76,7 +76,7 @@ int open_folder(const std::string& path, bool create) {
 }
 
 struct flock lock_request(short type, off_t offset) {
-  struct flock request {};
+  struct flock request{};
   request.l_type = type;
   request.l_whence = SEEK_SET;
   request.l_start = offset;
@@ -94,7 +94,8 @@ void unlock(int fd, off_t offset) {
   ::fcntl(fd, F_OFD_SETLK, &request);
 }
 
-long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value, const timespec* timeout) {
+long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
+           const timespec* timeout) {
   return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
 
@@ -106,6 +107,7 @@ LedgerFile::LedgerFile(const std::string& path, std::optional<std::int64_t> budg
     reject(path, "budget of " + std::to_string(*budget_bytes) + " bytes: must be between 1 and " +
                      std::to_string(kMaxBytes));
   }
+  if (name_of(path_).empty()) reject(path_, "names no file");
   ForkRegistry::instance().add(this);
   try {
     open_and_map(budget_bytes);
@@ -119,7 +121,7 @@ LedgerFile::~LedgerFile() { close(); }
 
 void LedgerFile::open_and_map(std::optional<std::int64_t> budget_bytes) {
   const Descriptor folder(open_folder(path_, budget_bytes.has_value()));
-  struct stat facts {};
+  struct stat facts{};
   if (::fstat(folder.get(), &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
   require_private(path_, facts, "its folder", "0700");
 
@@ -234,7 +236,8 @@ bool LedgerFile::reap(std::size_t self) const {
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
-    const bool in_use = shared.info[slot].pid.load() != 0 || hot.used_bytes.load() != 0 || hot.floor_bytes.load() != 0;
+    const bool in_use =
+        shared.info[slot].pid.load() != 0 || hot.used_bytes.load() != 0 || hot.floor_bytes.load() != 0;
     if (slot == self || !in_use || !try_lock_slot(slot)) continue;
     hot.want_bytes.store(0);
     hot.used_bytes.store(0);
@@ -271,7 +274,8 @@ LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {
     const timespec pause{0, kAdminPollNs};
     ::nanosleep(&pause, nullptr);
   }
-  throw Error("ledger " + file_.path_ + ": its lock is held by another process for 5 s; is that process stopped?");
+  throw Error("ledger " + file_.path_ +
+              ": its lock is held by another process for 5 s; is that process stopped?");
 }
 
 LedgerFile::AdminLock::~AdminLock() { unlock(file_.fd_, kAdminLockOffset); }

@@ -16,8 +16,9 @@ namespace kvcached {
 // LedgerFiles, and a forked child must not keep its parent's descriptor: a pthread_atfork handler closes it.
 class LedgerFile {
  public:
-  // budget given: creates the file (and its folder) or re-initialises one without living clients if its budget
-  // differs. Without: the file must exist. Throws Misuse for a file or folder that is not privately ours.
+  // budget given: creates the file (and its folder) or re-initialises one without living clients if its
+  // budget differs. Without: the file must exist. Throws Misuse for a file or folder that is not privately
+  // ours.
   LedgerFile(const std::string& path, std::optional<std::int64_t> budget_bytes);
   LedgerFile(const LedgerFile&) = delete;
   LedgerFile& operator=(const LedgerFile&) = delete;

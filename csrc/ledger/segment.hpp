@@ -56,7 +56,8 @@ struct LedgerSegment {
   LedgerInfoLine info[kLedgerSlots];
 };
 
-static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<std::uint32_t>::is_always_lock_free);
+static_assert(std::atomic<std::int64_t>::is_always_lock_free &&
+              std::atomic<std::uint32_t>::is_always_lock_free);
 static_assert(sizeof(LedgerHeader) == 64 && sizeof(LedgerHotLine) == 64 && sizeof(LedgerInfoLine) == 128);
 
 inline std::int64_t clamp_bytes(std::int64_t value) noexcept {

@@ -68,7 +68,8 @@ const std::vector<Kit>& all() {
       {"host_strict", [] { return std::make_shared<HostVmm>(true); }},
       {"cuda", [] { return make_cuda(0); }},
       {"cuda_second_device", [] { return make_cuda(1); }},
-      {"limited_host", [] { return std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), kRoomyBytes); }},
+      {"limited_host",
+       [] { return std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), kRoomyBytes); }},
       {"limited_cuda", [] { return std::make_shared<LimitedVmm>(make_cuda(0), kRoomyBytes); }},
       {"tracked_host", [] { return std::make_shared<TrackedVmm>(std::make_shared<HostVmm>(true)); }},
       {"tracked_cuda", [] { return std::make_shared<TrackedVmm>(make_cuda(0)); }},
@@ -88,7 +89,8 @@ void Standin::check_clean() const {
   CHECK_EQ(now.reservations, 0);
   CHECK_EQ(now.contexts, 0);
   CHECK_EQ(now.held_bytes, 0);
-  if (now.violations != 0) testing::report(__FILE__, __LINE__, std::string("driver rule broken: ") + last_violation());
+  if (now.violations != 0)
+    testing::report(__FILE__, __LINE__, std::string("driver rule broken: ") + last_violation());
 }
 
 bool is_readable(Address address) { return Pipe().take_from(reinterpret_cast<const void*>(address)); }
@@ -102,7 +104,8 @@ bool is_writable(Address address) {
 std::size_t resident_bytes(Address first, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> present(bytes / page);
-  if (::mincore(reinterpret_cast<void*>(first), bytes, present.data()) != 0) throw std::runtime_error("mincore");
+  if (::mincore(reinterpret_cast<void*>(first), bytes, present.data()) != 0)
+    throw std::runtime_error("mincore");
   std::size_t resident = 0;
   for (const unsigned char flag : present) resident += (flag & 1U) != 0 ? page : 0;
   return resident;

@@ -56,7 +56,7 @@ struct EachRegistrar {
 
 }  // namespace backends
 
-#define TEST_EACH_BACKEND(name)                                              \
-  static void test_##name(const ::backends::Kit& kit);                       \
+#define TEST_EACH_BACKEND(name)                                                \
+  static void test_##name(const ::backends::Kit& kit);                         \
   static const ::backends::EachRegistrar registrar_##name(#name, test_##name); \
   static void test_##name([[maybe_unused]] const ::backends::Kit& kit)

@@ -1,5 +1,5 @@
-// A libcuda.so.1 in software: the virtual memory calls over memfd and mmap, strict about the documented rules.
-// It runs no kernels. Two devices; memory is real, so that what was mapped can be written and read.
+// A libcuda.so.1 in software: the virtual memory calls over memfd and mmap, strict about the documented
+// rules. It runs no kernels. Two devices; memory is real, so that what was mapped can be written and read.
 #include "libcuda_standin.hpp"
 
 #include <dlfcn.h>
@@ -77,7 +77,8 @@ class Call {
     ++w.calls[function];
     ++w.all_calls;
     Injection& injection = w.injection;
-    const bool is_meant = injection.countdown > 0 && (injection.function.empty() || injection.function == function);
+    const bool is_meant =
+        injection.countdown > 0 && (injection.function.empty() || injection.function == function);
     if (is_meant && --injection.countdown == 0) {
       verdict_ = injection.code;
     } else if (!w.is_initialised && std::strcmp(function, "cuInit") != 0) {
@@ -142,8 +143,8 @@ void drop_if_unused(AllocationHandle handle) {
 }
 
 bool make_inaccessible(DevicePtr first, std::size_t bytes) {
-  return ::mmap(pointer(first), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-         MAP_FAILED;
+  return ::mmap(pointer(first), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0) != MAP_FAILED;
 }
 
 }  // namespace
@@ -231,7 +232,8 @@ EXPORTED Result cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_byte
 
 EXPORTED Result cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationProp* prop, int option) {
   ENTER("cuMemGetAllocationGranularity");
-  if (prop->type != kAllocationPinned || option != kGranularityMinimum) return call.violation("type or option");
+  if (prop->type != kAllocationPinned || option != kGranularityMinimum)
+    return call.violation("type or option");
   *bytes = kGranularityBytes;
   return kSuccess;
 }
@@ -257,7 +259,8 @@ EXPORTED Result cuMemAddressReserve(DevicePtr* base, std::size_t bytes, std::siz
 EXPORTED Result cuMemAddressFree(DevicePtr base, std::size_t bytes) {
   ENTER("cuMemAddressFree");
   const auto found = world().reservations.find(base);
-  if (found == world().reservations.end() || found->second != bytes) return call.violation("not a whole reservation");
+  if (found == world().reservations.end() || found->second != bytes)
+    return call.violation("not a whole reservation");
   if (overlaps_mapping(base, bytes)) return call.violation("something is still mapped");
   ::munmap(pointer(base), bytes);
   world().reservations.erase(found);
@@ -267,8 +270,10 @@ EXPORTED Result cuMemAddressFree(DevicePtr base, std::size_t bytes) {
 EXPORTED Result cuMemCreate(AllocationHandle* handle, std::size_t bytes, const AllocationProp* prop,
                             unsigned long long flags) {
   ENTER("cuMemCreate");
-  if (bytes == 0 || !is_granular(bytes) || flags != 0) return call.violation("size not granular or flags not 0");
-  if (prop->type != kAllocationPinned || prop->location.type != kLocationDevice) return call.violation("prop");
+  if (bytes == 0 || !is_granular(bytes) || flags != 0)
+    return call.violation("size not granular or flags not 0");
+  if (prop->type != kAllocationPinned || prop->location.type != kLocationDevice)
+    return call.violation("prop");
   if (prop->location.id < 0 || prop->location.id >= kDevices) return call.violation("device", kInvalidDevice);
   World& w = world();
   if (bytes > w.total_bytes - w.held_bytes) return kOutOfMemory;
@@ -299,9 +304,11 @@ EXPORTED Result cuMemMap(DevicePtr first, std::size_t bytes, std::size_t offset,
                          unsigned long long flags) {
   ENTER("cuMemMap");
   const auto found = world().allocations.find(handle);
-  if (found == world().allocations.end() || found->second.is_released) return call.violation("unknown handle");
+  if (found == world().allocations.end() || found->second.is_released)
+    return call.violation("unknown handle");
   if (offset != 0 || flags != 0) return call.violation("offset and flags must be 0");
-  if (bytes == 0 || !is_granular(bytes) || !is_granular(first)) return call.violation("address or size not granular");
+  if (bytes == 0 || !is_granular(bytes) || !is_granular(first))
+    return call.violation("address or size not granular");
   if (bytes > found->second.bytes) return call.violation("larger than the allocation");
   if (!is_inside_one_reservation(first, bytes)) return call.violation("not inside one reservation");
   if (overlaps_mapping(first, bytes)) return call.violation("something is mapped there already");
@@ -327,10 +334,12 @@ EXPORTED Result cuMemUnmap(DevicePtr first, std::size_t bytes) {
   return kSuccess;
 }
 
-EXPORTED Result cuMemSetAccess(DevicePtr first, std::size_t bytes, const AccessDesc* access, std::size_t count) {
+EXPORTED Result cuMemSetAccess(DevicePtr first, std::size_t bytes, const AccessDesc* access,
+                               std::size_t count) {
   ENTER("cuMemSetAccess");
   if (count != 1 || access->location.type != kLocationDevice) return call.violation("descriptor");
-  if (access->location.id < 0 || access->location.id >= kDevices) return call.violation("device", kInvalidDevice);
+  if (access->location.id < 0 || access->location.id >= kDevices)
+    return call.violation("device", kInvalidDevice);
   if (access->flags != kAccessReadWrite) return call.violation("only read-write is stood in for");
   const std::vector<DevicePtr> whole = whole_mappings(first, bytes);
   if (whole.empty()) return call.violation("the range is not fully mapped");
@@ -349,7 +358,8 @@ EXPORTED Result cuGetProcAddress_v2(const char* name, void** function, int, std:
   Dl_info self{};
   ::dladdr(reinterpret_cast<void*>(&cuInit), &self);
   void* library = ::dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-  *function = library == nullptr ? nullptr : ::dlsym(library, found == versioned.end() ? name : found->second.c_str());
+  *function = library == nullptr ? nullptr
+                                 : ::dlsym(library, found == versioned.end() ? name : found->second.c_str());
   if (library != nullptr) ::dlclose(library);
   if (status != nullptr) *status = *function == nullptr ? 1 : 0;
   return *function == nullptr ? kNotFound : kSuccess;
@@ -368,8 +378,9 @@ EXPORTED long standin_calls(const char* function) {
 EXPORTED void standin_state(StandinState* state) {
   const std::lock_guard<std::mutex> guard(world().mutex);
   const World& w = world();
-  *state = {static_cast<long>(w.allocations.size()), static_cast<long>(w.mappings.size()),
-            static_cast<long>(w.reservations.size()), w.contexts, static_cast<long>(w.held_bytes), w.violations};
+  *state = {static_cast<long>(w.allocations.size()),  static_cast<long>(w.mappings.size()),
+            static_cast<long>(w.reservations.size()), w.contexts,
+            static_cast<long>(w.held_bytes),          w.violations};
 }
 
 EXPORTED const char* standin_last_violation() { return world().last_violation.c_str(); }

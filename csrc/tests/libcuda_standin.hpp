@@ -4,15 +4,16 @@
 extern "C" {
 
 struct StandinState {
-  long allocations;   // handles that still hold memory
+  long allocations;  // handles that still hold memory
   long mappings;
   long reservations;
-  long contexts;      // retained and not released
+  long contexts;  // retained and not released
   long held_bytes;
-  long violations;    // calls that broke a documented rule
+  long violations;  // calls that broke a documented rule
 };
 
-// The `nth` next call of `function` (1 = the very next) returns `code` and has no effect; "" means any function.
+// The `nth` next call of `function` (1 = the very next) returns `code` and has no effect; "" means any
+// function.
 void standin_fail(const char* function, long nth, int code);
 // Calls so far; "" counts all that can fail.
 long standin_calls(const char* function);

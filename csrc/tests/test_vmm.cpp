@@ -142,11 +142,14 @@ TEST_EACH_BACKEND(vmm_an_impossible_reservation_is_out_of_memory_not_a_crash) {
 }
 
 TEST(vmm_host_populates_only_what_is_mapped) {
-  Range range(std::make_shared<HostVmm>(false));
-  range.map(3, {0});
-  // Under MADV_HUGEPAGE 64 KiB would make 2 MiB resident.
-  CHECK_EQ(backends::resident_bytes(range.at(0), Range::kPieces * range.piece_bytes()), range.piece_bytes());
-  range.unmap(3, {0});
+  HostVmm vmm(false);
+  const std::size_t page = vmm.capabilities().default_page_bytes;
+  const std::size_t bytes = std::size_t{16} << 20;  // room for huge pages, which must not come
+  const Address base = vmm.reserve(bytes, page);
+  const Handle token = vmm.create(page);
+  vmm.map(base + bytes / 2, page, &token, 1);
+  CHECK_EQ(backends::resident_bytes(base, bytes), page);
+  vmm.free_reservation(base, bytes);
 }
 
 TEST(vmm_host_huge_ranges_are_aligned_to_huge_pages) {
@@ -193,7 +196,8 @@ TEST(vmm_cuda_names_call_code_and_arguments) {
   standin();
   const auto vmm = std::make_shared<CudaVmm>(0);
   standin().fail("cuMemAddressReserve", 1, 999);
-  CHECK_THROWS(DriverError, "cuMemAddressReserve(2097152) failed: unknown error (999)", vmm->reserve(2 << 20, 0));
+  CHECK_THROWS(DriverError, "cuMemAddressReserve(2097152) failed: unknown error (999)",
+               vmm->reserve(2 << 20, 0));
   standin().fail("cuMemCreate", 1, cuda::kOutOfMemory);
   CHECK_THROWS(OutOfMemory, "CUDA_ERROR_OUT_OF_MEMORY (2)", vmm->create(2 << 20));
 }

@@ -1,5 +1,5 @@
 // A small test runner: named tests, checks that report and go on, requirements that end their test. One typed
-// suite runs over every backend. Why not a framework: docs/adr/0001-cpp-tests.md.
+// suite runs over every backend. Why not a framework: docs/adr/0004-cpp-tests.md.
 #pragma once
 
 #include <cstdio>
@@ -29,7 +29,9 @@ inline int& failures_in_test() {
 }
 
 struct Registrar {
-  Registrar(std::string name, std::function<void()> body) { registry().push_back({std::move(name), std::move(body)}); }
+  Registrar(std::string name, std::function<void()> body) {
+    registry().push_back({std::move(name), std::move(body)});
+  }
 };
 
 // A test that cannot run here says why; it counts as skipped.
@@ -74,8 +76,8 @@ int run(int argc, char** argv);
 
 }  // namespace testing
 
-#define TEST(name)                                                       \
-  static void test_##name();                                             \
+#define TEST(name)                                                        \
+  static void test_##name();                                              \
   static const ::testing::Registrar registrar_##name(#name, test_##name); \
   static void test_##name()
 
@@ -83,11 +85,11 @@ int run(int argc, char** argv);
   ((condition) ? (void)0 : ::testing::report(__FILE__, __LINE__, "not true: " #condition))
 #define CHECK_EQ(left, right) \
   (void)::testing::check_equal(__FILE__, __LINE__, #left " == " #right, (left), (right))
-#define REQUIRE(condition)                                                   \
-  do {                                                                       \
-    if (condition) break;                                                    \
-    ::testing::report(__FILE__, __LINE__, "required: " #condition);          \
-    throw ::testing::RequirementFailed();                                    \
+#define REQUIRE(condition)                                          \
+  do {                                                              \
+    if (condition) break;                                           \
+    ::testing::report(__FILE__, __LINE__, "required: " #condition); \
+    throw ::testing::RequirementFailed();                           \
   } while (false)
 // The statement throws Error, and the message holds `part`.
 #define CHECK_THROWS(Error, part, ...) \

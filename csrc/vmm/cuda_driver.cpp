@@ -63,8 +63,8 @@ std::string load(const std::string& path, Driver& driver) {
     return "no CUDA driver: " + std::string(why != nullptr ? why : path);
   }
   const Resolver resolver(library);
-#define KVCACHED_CUDA_RESOLVE(member, name, symbol, version, signature)                            \
-  driver.member = reinterpret_cast<Result(*) signature>(resolver.find(name, symbol, version));     \
+#define KVCACHED_CUDA_RESOLVE(member, name, symbol, version, signature)                        \
+  driver.member = reinterpret_cast<Result(*) signature>(resolver.find(name, symbol, version)); \
   if (driver.member == nullptr) return "the CUDA driver " + path + " lacks " name "; update the driver";
   KVCACHED_CUDA_FUNCTIONS(KVCACHED_CUDA_RESOLVE)
 #undef KVCACHED_CUDA_RESOLVE

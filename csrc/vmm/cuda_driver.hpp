@@ -1,5 +1,6 @@
-// The part of the CUDA driver API that we use, declared by ourselves and resolved at run time: nothing here needs
-// the CUDA toolkit to build or the driver to import. tests/cuda_abi.cpp checks it against the official header.
+// The part of the CUDA driver API that we use, declared by ourselves and resolved at run time: nothing here
+// needs the CUDA toolkit to build or the driver to import. tests/cuda_abi.cpp checks it against the official
+// header.
 #pragma once
 
 #include <cstddef>
@@ -87,8 +88,8 @@ struct Driver {
   std::string explain(Result code) const;
 };
 
-// Path of the driver library to load instead of the system's libcuda.so.1 (nullopt). Misuse once another one is
-// loaded: a process talks to one driver.
+// Path of the driver library to load instead of the system's libcuda.so.1 (nullopt). Misuse once another one
+// is loaded: a process talks to one driver.
 void set_library_path(std::optional<std::string> path);
 
 // The initialised driver; loads it on first use and never unloads it. Throws Unavailable with the reason.

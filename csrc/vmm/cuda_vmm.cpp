@@ -29,7 +29,8 @@ cuda::Device find_device(const cuda::Driver& driver, int index) {
     raise(driver, code, "cuDeviceGetCount()");
   }
   if (index < 0 || index >= count) {
-    throw Unavailable("CUDA device " + std::to_string(index) + " does not exist: there are " + std::to_string(count));
+    throw Unavailable("CUDA device " + std::to_string(index) + " does not exist: there are " +
+                      std::to_string(count));
   }
   cuda::Device device = 0;
   if (const auto code = driver.DeviceGet(&device, index); code != cuda::kSuccess) {
@@ -37,7 +38,8 @@ cuda::Device find_device(const cuda::Driver& driver, int index) {
   }
   int supported = 0;
   const auto code = driver.DeviceGetAttribute(&supported, cuda::kAttributeVmmSupported, device);
-  if (code != cuda::kSuccess) raise(driver, code, "cuDeviceGetAttribute(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
+  if (code != cuda::kSuccess)
+    raise(driver, code, "cuDeviceGetAttribute(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED)");
   if (supported == 0) {
     throw Unavailable("CUDA device " + std::to_string(index) + " does not support virtual memory management");
   }
@@ -48,7 +50,8 @@ cuda::Device find_device(const cuda::Driver& driver, int index) {
 
 CudaContext::CudaContext(const cuda::Driver& driver, cuda::Device device) : driver_(driver), device_(device) {
   const auto code = driver_.PrimaryCtxRetain(&context_, device_);
-  if (code != cuda::kSuccess) raise(driver_, code, "cuDevicePrimaryCtxRetain(" + std::to_string(device_) + ")");
+  if (code != cuda::kSuccess)
+    raise(driver_, code, "cuDevicePrimaryCtxRetain(" + std::to_string(device_) + ")");
 }
 
 CudaContext::~CudaContext() {
@@ -87,13 +90,15 @@ CudaVmm::CudaVmm(int device)
 Address CudaVmm::reserve(std::size_t bytes, std::size_t) {
   const CudaContext::Scope scope(context_);
   cuda::DevicePtr base = 0;
-  check(driver_.MemAddressReserve(&base, bytes, 0, 0, 0), "cuMemAddressReserve(" + std::to_string(bytes) + ")");
+  check(driver_.MemAddressReserve(&base, bytes, 0, 0, 0),
+        "cuMemAddressReserve(" + std::to_string(bytes) + ")");
   return static_cast<Address>(base);
 }
 
 void CudaVmm::free_reservation(Address base, std::size_t bytes) {
   const CudaContext::Scope scope(context_);
-  check(driver_.MemAddressFree(base, bytes), "cuMemAddressFree(" + hex(base) + ", " + std::to_string(bytes) + ")");
+  check(driver_.MemAddressFree(base, bytes),
+        "cuMemAddressFree(" + hex(base) + ", " + std::to_string(bytes) + ")");
 }
 
 Handle CudaVmm::create(std::size_t bytes) {
@@ -103,7 +108,8 @@ Handle CudaVmm::create(std::size_t bytes) {
   const auto code = driver_.MemCreate(&handle, bytes, &prop, 0);
   if (code != cuda::kSuccess) {
     raise(driver_, code,
-          "cuMemCreate(" + std::to_string(bytes) + ", device " + std::to_string(device_index_) + memory_left() + ")");
+          "cuMemCreate(" + std::to_string(bytes) + ", device " + std::to_string(device_index_) +
+              memory_left() + ")");
   }
   return handle;
 }
@@ -120,7 +126,8 @@ void CudaVmm::map(Address first, std::size_t piece_bytes, const Handle* handles,
     const auto code = driver_.MemMap(at, piece_bytes, 0, handles[i], 0);
     if (code == cuda::kSuccess) continue;
     for (std::size_t undo = i; undo-- > 0;) driver_.MemUnmap(first + undo * piece_bytes, piece_bytes);
-    raise(driver_, code, "cuMemMap(" + hex(at) + ", " + std::to_string(piece_bytes) + ", 0, " + hex(handles[i]) + ")");
+    raise(driver_, code,
+          "cuMemMap(" + hex(at) + ", " + std::to_string(piece_bytes) + ", 0, " + hex(handles[i]) + ")");
   }
 }
 
@@ -139,7 +146,8 @@ void CudaVmm::unmap(Address first, std::size_t piece_bytes, const Handle* handle
     const auto code = driver_.MemUnmap(at, piece_bytes);
     if (code == cuda::kSuccess) continue;
     for (std::size_t undo = 0; undo < i; ++undo) {
-      check(driver_.MemMap(first + undo * piece_bytes, piece_bytes, 0, handles[undo], 0), "cuMemMap while undoing");
+      check(driver_.MemMap(first + undo * piece_bytes, piece_bytes, 0, handles[undo], 0),
+            "cuMemMap while undoing");
     }
     if (i > 0) set_access(first, i * piece_bytes);
     raise(driver_, code, "cuMemUnmap(" + hex(at) + ", " + std::to_string(piece_bytes) + ")");

@@ -33,8 +33,8 @@ class CudaContext {
   OwnerProcess owner_;
 };
 
-// Memory of one CUDA device through the driver's virtual memory calls. Handles hold physical memory from create
-// to release. Device facts are asked, never assumed.
+// Memory of one CUDA device through the driver's virtual memory calls. Handles hold physical memory from
+// create to release. Device facts are asked, never assumed.
 class CudaVmm : public Vmm {
  public:
   // Throws Unavailable without a usable driver or device.

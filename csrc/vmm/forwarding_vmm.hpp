@@ -13,7 +13,9 @@ class ForwardingVmm : public Vmm {
   explicit ForwardingVmm(std::shared_ptr<Vmm> inner) : inner_(std::move(inner)) {}
 
   const Capabilities& capabilities() const noexcept override { return inner_->capabilities(); }
-  Address reserve(std::size_t bytes, std::size_t page_bytes) override { return inner_->reserve(bytes, page_bytes); }
+  Address reserve(std::size_t bytes, std::size_t page_bytes) override {
+    return inner_->reserve(bytes, page_bytes);
+  }
   void free_reservation(Address base, std::size_t bytes) override { inner_->free_reservation(base, bytes); }
   Handle create(std::size_t bytes) override { return inner_->create(bytes); }
   void release(Handle handle, std::size_t bytes) override { inner_->release(handle, bytes); }

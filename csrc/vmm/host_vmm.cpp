@@ -26,8 +26,8 @@ void* pointer(Address address) { return reinterpret_cast<void*>(address); }
 
 std::string describe(const char* call, Address first, std::size_t bytes, int code) {
   std::ostringstream out;
-  out << call << " of " << bytes << " bytes at 0x" << std::hex << first << std::dec << " failed: errno " << code
-      << " (" << std::strerror(code) << ")";
+  out << call << " of " << bytes << " bytes at 0x" << std::hex << first << std::dec << " failed: errno "
+      << code << " (" << std::strerror(code) << ")";
   return out.str();
 }
 
@@ -54,8 +54,8 @@ HostVmm::HostVmm(bool strict) {
 Address HostVmm::reserve(std::size_t bytes, std::size_t page_bytes) {
   const bool huge = page_bytes % kHugePageBytes == 0;
   const std::size_t slack = huge ? kHugePageBytes : 0;
-  void* raw = ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                     -1, 0);
+  void* raw = ::mmap(nullptr, bytes + slack, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) raise("mmap", 0, bytes + slack, errno);
 
   Address base = reinterpret_cast<Address>(raw);

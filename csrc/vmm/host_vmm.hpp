@@ -7,7 +7,8 @@ namespace kvcached {
 // Host memory as one anonymous range per reservation. Handles weigh nothing: map() commits the memory
 // (MADV_POPULATE_WRITE) and unmap() returns it to the kernel (MADV_DONTNEED).
 //
-// strict: addresses are inaccessible until mapped, so a stray read faults instead of quietly committing memory.
+// strict: addresses are inaccessible until mapped, so a stray read faults instead of quietly committing
+// memory.
 class HostVmm : public Vmm {
  public:
   explicit HostVmm(bool strict);

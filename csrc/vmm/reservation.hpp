@@ -28,7 +28,8 @@ class Reservation {
     }
   }
 
-  // Frees the addresses now. Throws with nothing changed if the backend refuses; does nothing the second time.
+  // Frees the addresses now. Throws with nothing changed if the backend refuses; does nothing the second
+  // time.
   void release() {
     if (!vmm_) return;
     if (owner_.may_undo()) vmm_->free_reservation(base_, bytes_);

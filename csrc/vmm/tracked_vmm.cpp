@@ -37,7 +37,8 @@ Address TrackedVmm::reserve(std::size_t bytes, std::size_t page_bytes) {
 
 void TrackedVmm::free_reservation(Address base, std::size_t bytes) {
   const auto found = reservations_.find(base);
-  if (found == reservations_.end() || found->second != bytes) reject("free_reservation", "not a whole reservation");
+  if (found == reservations_.end() || found->second != bytes)
+    reject("free_reservation", "not a whole reservation");
   if (!is_free(base, bytes)) reject("free_reservation", "something is still mapped");
   ForwardingVmm::free_reservation(base, bytes);
   reservations_.erase(found);
@@ -90,7 +91,8 @@ void TrackedVmm::unmap(Address first, std::size_t piece_bytes, const Handle* han
   for (std::size_t i = 0; i < count; ++i) {
     const auto found = mappings_.find(first + i * piece_bytes);
     if (found == mappings_.end()) reject("unmap", "not mapped");
-    if (found->second.bytes != piece_bytes || found->second.handle != handles[i]) reject("unmap", "mapped otherwise");
+    if (found->second.bytes != piece_bytes || found->second.handle != handles[i])
+      reject("unmap", "mapped otherwise");
   }
   ForwardingVmm::unmap(first, piece_bytes, handles, count);
   for (std::size_t i = 0; i < count; ++i) mappings_.erase(first + i * piece_bytes);

@@ -3,7 +3,8 @@
 //   reserve -> [create -> map -> set_access -> unmap -> release]* -> free_reservation
 //
 // Every address and size is a multiple of capabilities().granularity_bytes. A call that throws has no
-// effect. Implementations keep no lock: one caller at a time per reservation, create and release from any thread.
+// effect. Implementations keep no lock: one caller at a time per reservation, create and release from any
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -34,8 +35,9 @@ class Vmm {
 
   virtual const Capabilities& capabilities() const noexcept = 0;
 
-  // Addresses only, no memory. `page_bytes` is the largest unit in which the range will be mapped: the base is
-  // aligned to it as far as the backend cares, and the host allows huge pages only where it is a multiple of 2 MiB.
+  // Addresses only, no memory. `page_bytes` is the largest unit in which the range will be mapped: the base
+  // is aligned to it as far as the backend cares, and the host allows huge pages only where it is a multiple
+  // of 2 MiB.
   virtual Address reserve(std::size_t bytes, std::size_t page_bytes) = 0;
   // Pre: a whole reservation with nothing mapped in it.
   virtual void free_reservation(Address base, std::size_t bytes) = 0;

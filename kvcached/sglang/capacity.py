@@ -5,8 +5,9 @@
     backing, all or nothing), evict prefix cache, refuse.
 (c) picking rows is `KvPool.alloc`: it maps nothing, asks nobody and after (b) cannot fail.
 
-A refusal is remembered as a want in the ledger, where other engines see it and give back what they can
-spare (`step_boundary`), and is retried when the ledger changes or after `RETRY_S`.
+What the ledger does not give becomes a want in it, also where evicting this engine's own cache filled the gap: a
+busy engine's cache is worth more than an idle one's. Others see it and give back what they can spare
+(`step_boundary`). A refusal is retried when the ledger changes or after `RETRY_S`.
 """
 
 from collections.abc import Callable
@@ -31,7 +32,7 @@ class PrefixCache(Protocol):
 
 @dataclass(slots=True)
 class Shortfall:
-    """Rows that were refused, by who asked; the larger one is what the ledger hears."""
+    """Rows that the ledger did not give, by who asked; the larger one is what the ledger hears."""
 
     admission_rows: int = 0
     decode_rows: int = 0
@@ -53,7 +54,8 @@ class Capacity:
         self._client = client
         self._clock = clock
         self._shortfall = Shortfall()
-        self._refused_rows = 0
+        self._lacking_rows = 0
+        self._refused = False
         self._refused_at_s = 0.0
         self._refused_generation = -1
         self._page_set_bytes = pool.geometry.page_set_bytes
@@ -69,27 +71,29 @@ class Capacity:
 
     def secure(self, rows: int, cache: PrefixCache) -> bool:
         """Whether `rows` rows can be handed out in this pass, counting cache that can still be evicted."""
-        missing_rows = self._grow_towards(rows, cache) - cache.evictable_rows()
+        lacking_rows = self._grow_towards(rows, cache)
+        self._lacking_rows = max(self._lacking_rows, lacking_rows)
+        missing_rows = lacking_rows - cache.evictable_rows()
         return missing_rows <= 0 or self.refuse(missing_rows)
 
     def free_up(self, rows: int, cache: PrefixCache) -> bool:
         """Make `rows` backed rows free, evicting cache where the ledger refuses. False leaves a want."""
-        missing_rows = self._grow_towards(rows, cache)
-        if 0 < missing_rows <= cache.evictable_rows():
-            cache.evict(missing_rows)
-            missing_rows = rows - self.pool.rows_free_backed
-        self._set_shortfall(decode_rows=max(0, missing_rows))
-        return missing_rows <= 0
+        lacking_rows = self._grow_towards(rows, cache)
+        if 0 < lacking_rows <= cache.evictable_rows():
+            cache.evict(lacking_rows)
+        self._set_shortfall(decode_rows=lacking_rows)
+        return self.pool.rows_free_backed >= rows
 
     def refuse(self, missing_rows: int) -> bool:
         """Note that the admission pass lacks `missing_rows` rows; False, for the caller to return."""
-        self._refused_rows = max(1, missing_rows)
+        self._lacking_rows = max(self._lacking_rows, missing_rows)
+        self._refused = True
         return False
 
     @property
     def refused(self) -> bool:
         """Whether the last admission pass was refused for want of memory."""
-        return self._refused_rows > 0
+        return self._refused
 
     def may_retry(self) -> bool:
         """Whether a refused admission is worth another try: the ledger changed, or time passed."""
@@ -100,11 +104,12 @@ class Capacity:
 
     def begin_pass(self) -> None:
         """A new admission pass: what earlier passes were refused no longer counts."""
-        self._refused_rows = 0
+        self._lacking_rows = 0
+        self._refused = False
 
     def end_pass(self) -> None:
-        """Let others see what this pass was refused, and note when, for the retry."""
-        self._set_shortfall(admission_rows=self._refused_rows)
+        """Let others see what the ledger did not give in this pass, and note when, for the retry."""
+        self._set_shortfall(admission_rows=self._lacking_rows)
         self._refused_at_s = self._clock()
         self._refused_generation = self._client.generation
 
@@ -116,7 +121,7 @@ class Capacity:
         """Return what nobody here needs: empty pages always, prefix cache when others want memory."""
         self.trim(idle=idle)
         if idle:
-            self._refused_rows = 0
+            self._refused = False
             self._set_shortfall(admission_rows=0, decode_rows=0)
         wanted_bytes = self._client.wanted_by_others_bytes()
         if wanted_bytes > 0:

@@ -15,11 +15,13 @@ _TIMEOUT_S = 10.0
 _MAX_ANSWER_BYTES = 16 * 2**20
 
 UrlOption = Annotated[str, typer.Option("--url", "-u", help="Address of the running prism.")]
-KeyFileOption = Annotated[Path | None, typer.Option("--api-key-file", help="File whose first line is an API key.")]
+KeyFileOption = Annotated[
+    Path | None, typer.Option("--api-key-file", help="File whose first line is an API key.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-def fetch(url: str, path: str, key_file: Path | None) -> Any:  # noqa: ANN401 (whatever JSON the server sent)
+def fetch(url: str, path: str, key_file: Path | None) -> Any:
     """The JSON at `url` + `path`; on failure says why and exits with 1."""
     request = urllib.request.Request(url.rstrip("/") + path)
     if request.type not in ("http", "https"):

@@ -16,21 +16,19 @@ FileArgument = Annotated[Path, typer.Argument(help="YAML configuration file.")]
 @config_app.command()
 def validate(file: FileArgument) -> None:
     """Check a file, model folders and budgets included. Exit status 0: usable; 2: not, with every reason."""
-    from prism.config import ConfigError, load_config
-    from prism.config.budget import check_budgets, plan_models
+    from prism.config import ConfigError
+    from prism.config.budget import load_planned
 
     try:
-        config = load_config(file)
-        planned = plan_models(config)
-        problems = check_budgets(config, planned)
-        if problems:
-            raise ConfigError(str(file), problems)
+        config, planned = load_planned(file)
     except ConfigError as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(2) from None
     for model in planned:
         if model.reason is not None:
-            typer.echo(f"warning: model {model.settings.name} would be reported failed: {model.reason}", err=True)
+            typer.echo(
+                f"warning: model {model.settings.name} would be reported failed: {model.reason}", err=True
+            )
     typer.echo(f"{file}: ok, {len(config.models)} models on {len(config.devices)} devices")
 
 

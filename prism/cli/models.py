@@ -9,7 +9,9 @@ import typer
 from prism.cli.client import DEFAULT_URL, JsonOption, KeyFileOption, UrlOption, fetch
 
 
-def models(url: UrlOption = DEFAULT_URL, api_key_file: KeyFileOption = None, as_json: JsonOption = False) -> None:
+def models(
+    url: UrlOption = DEFAULT_URL, api_key_file: KeyFileOption = None, as_json: JsonOption = False
+) -> None:
     """List the models of a running prism."""
     document = fetch(url, "/v1/models", api_key_file)
     if as_json:

@@ -20,7 +20,7 @@ EXIT_NOT_ALL_OK = 1
 EXIT_USAGE = 2
 
 
-def replay(  # noqa: PLR0913 (a command line)
+def replay(
     trace: Annotated[Path, typer.Argument(help="Trace, .csv or .csv.gz.")],
     url: Annotated[str, typer.Option(help="Service to send to.")] = "http://127.0.0.1:8000",
     config: Annotated[
@@ -66,9 +66,11 @@ def replay(  # noqa: PLR0913 (a command line)
         as_json.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
     Console().print(report_table(report, f"{trace.name} at {url}"))
     for outcome in [o for o in outcomes if o.status != "ok"][:5]:
-        print(f"{outcome.request_id} ({outcome.model}): {outcome.status}: {outcome.error}")
+        typer.echo(f"{outcome.request_id} ({outcome.model}): {outcome.status}: {outcome.error}")
     if len(outcomes) < len(rows):
-        print(f"{len(rows) - len(outcomes)} of {len(rows)} rows were due after --max-seconds and not sent")
+        typer.echo(
+            f"{len(rows) - len(outcomes)} of {len(rows)} rows were due after --max-seconds and not sent"
+        )
     if report.total.ok < report.total.requests:
         raise typer.Exit(EXIT_NOT_ALL_OK)
 

@@ -10,7 +10,9 @@ import typer
 from prism.cli.client import DEFAULT_URL, JsonOption, KeyFileOption, UrlOption, fetch
 
 
-def status(url: UrlOption = DEFAULT_URL, api_key_file: KeyFileOption = None, as_json: JsonOption = False) -> None:
+def status(
+    url: UrlOption = DEFAULT_URL, api_key_file: KeyFileOption = None, as_json: JsonOption = False
+) -> None:
     """Show devices, KV memory and the state of every model of a running prism."""
     document = fetch(url, "/status", api_key_file)
     if as_json:
@@ -27,7 +29,9 @@ def _print(document: dict[str, Any]) -> None:
 
     console = Console(highlight=False)
     state = "stopping" if document["draining"] else "serving"
-    console.print(f"{state} for {document['uptime_s']:.0f} s, {document['requests']} requests now", markup=False)
+    console.print(
+        f"{state} for {document['uptime_s']:.0f} s, {document['requests']} requests now", markup=False
+    )
     devices = Table("device", "kind", "KV used", "KV budget")
     for device in document["devices"]:
         used, budget = device["kv_used_bytes"], device["kv_budget_bytes"]

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from prism.config.errors import Problem
+from prism.config.errors import ConfigError, Problem
+from prism.config.load import load_config
 from prism.config.model_facts import KvPlan, ModelFolderError, device_kind_of, plan_kv, read_model_facts
-from prism.config.schema import Config, ModelSettings
 from prism.config.sizes import approximate_size
+
+if TYPE_CHECKING:
+    from prism.config.schema import Config, ModelSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,16 @@ class PlannedModel:
         return self.plan.floor_bytes if self.plan is not None else 0
 
 
+def load_planned(path: Path) -> tuple[Config, list[PlannedModel]]:
+    """Read, check and plan in one go; raises `ConfigError`. Models with unusable folders are no error."""
+    config = load_config(path)
+    planned = plan_models(config)
+    problems = check_budgets(config, planned)
+    if problems:
+        raise ConfigError(str(path), problems)
+    return config, planned
+
+
 def plan_models(config: Config) -> list[PlannedModel]:
     """One entry per configured model, in order; a model whose folder is unusable carries the reason."""
     planned: list[PlannedModel] = []
@@ -44,15 +58,22 @@ def plan_models(config: Config) -> list[PlannedModel]:
 
 
 def check_budgets(config: Config, planned: list[PlannedModel]) -> list[Problem]:
-    """Problems with budgets and limits that no schedule could solve; each names the smallest value that works."""
+    """Problems with budgets and limits that no schedule could solve.
+
+    Each names the smallest value that works.
+    """
     usable = [model for model in planned if model.plan is not None and model.settings.engine.kvcached]
     problems = [problem for model in usable for problem in _check_limit(config, model)]
     for index, device in enumerate(config.devices):
         alone = len(config.devices) == 1
-        here = [m for m in usable if m.settings.device == device.name or (alone and m.settings.device is None)]
+        here = [
+            m for m in usable if m.settings.device == device.name or (alone and m.settings.device is None)
+        ]
         need = sum(model.floor_bytes for model in here)
         if need > device.kv_budget_bytes:
-            problems.append(_too_small(f"devices[{index}].kv_budget_bytes", device.kv_budget_bytes, need, here))
+            problems.append(
+                _too_small(f"devices[{index}].kv_budget_bytes", device.kv_budget_bytes, need, here)
+            )
     if len(config.devices) > 1 and not problems:
         problems += _check_unplaced(config, usable)
     return problems
@@ -64,7 +85,11 @@ def _check_limit(config: Config, model: PlannedModel) -> list[Problem]:
         return []
     index = config.models.index(model.settings)
     message = f"{limit} is less than the model's floor; the smallest that works is {model.floor_bytes}"
-    return [Problem(f"models[{index}].kv.limit_bytes", message + " (or lower kv.floor_bytes or engine.context_length)")]
+    return [
+        Problem(
+            f"models[{index}].kv.limit_bytes", message + " (or lower kv.floor_bytes or engine.context_length)"
+        )
+    ]
 
 
 def _check_unplaced(config: Config, usable: list[PlannedModel]) -> list[Problem]:
@@ -81,7 +106,8 @@ def _check_unplaced(config: Config, usable: list[PlannedModel]) -> list[Problem]
     return [
         Problem(
             f"models[{config.models.index(model.settings)}].kv.floor_bytes",
-            f"{model.floor_bytes} ({approximate_size(model.floor_bytes)}) is more than any device has left ({widest}); "
+            f"{model.floor_bytes} ({approximate_size(model.floor_bytes)}) is more than any device has "
+            f"left ({widest}); "
             f"the smallest budget that works is {model.floor_bytes} free bytes on one device",
         )
         for model in unplaced
@@ -93,7 +119,8 @@ def _too_small(path: str, budget: int, need: int, models: list[PlannedModel]) ->
     floors = ", ".join(f"{model.settings.name} {approximate_size(model.floor_bytes)}" for model in models)
     return Problem(
         path,
-        f"{budget} ({approximate_size(budget)}) cannot hold the floors of its models ({floors}); the smallest that "
-        f"works is {need} ({approximate_size(need)}). A floor is padding plus one request of maximal length: "
+        f"{budget} ({approximate_size(budget)}) cannot hold the floors of its models ({floors}); the "
+        f"smallest that works is {need} ({approximate_size(need)}). A floor is padding plus one request of "
+        "maximal length: "
         "raise the budget, or lower engine.context_length or kv.floor_bytes",
     )

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import difflib
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from prism.config.errors import ConfigError, Problem
 from prism.config.schema import Config
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 MAX_CONFIG_BYTES = 2**20
 _MAX_SHOWN = 80
@@ -29,7 +31,9 @@ def _construct_mapping(loader: _StrictLoader, node: yaml.MappingNode) -> dict[An
         if isinstance(key, (dict, list)):
             raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key_node.start_mark)
         if key in mapping:
-            raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is written twice", key_node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, f"key {key!r} is written twice", key_node.start_mark
+            )
         mapping[key] = loader.construct_object(value_node, deep=True)
     return mapping
 
@@ -46,7 +50,9 @@ def load_config(path: Path) -> Config:
     except OSError as error:
         raise ConfigError(source, [Problem("", f"cannot be read: {error.strerror}")]) from error
     if len(data) > MAX_CONFIG_BYTES:
-        raise ConfigError(source, [Problem("", f"is larger than {MAX_CONFIG_BYTES} bytes; is it the right file?")])
+        raise ConfigError(
+            source, [Problem("", f"is larger than {MAX_CONFIG_BYTES} bytes; is it the right file?")]
+        )
     try:
         document = yaml.load(data, Loader=_StrictLoader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -62,7 +68,9 @@ def parse_config(document: object, source: str = "configuration") -> Config:
     try:
         config = Config.model_validate(document)
     except ValidationError as error:
-        raise ConfigError(source, [_problem(details) for details in error.errors(include_url=False)]) from None
+        raise ConfigError(
+            source, [_problem(details) for details in error.errors(include_url=False)]
+        ) from None
     problems = _cross_check(config)
     if problems:
         raise ConfigError(source, problems)
@@ -88,12 +96,16 @@ def _cross_check(config: Config) -> list[Problem]:
     ):
         for index, name in enumerate(names):
             if name in names[:index]:
-                problems.append(Problem(f"{section}[{index}].name", f"{name!r} is used twice; give each its own name"))
+                problems.append(
+                    Problem(f"{section}[{index}].name", f"{name!r} is used twice; give each its own name")
+                )
     known = [device.name for device in config.devices]
     for index, model in enumerate(config.models):
         path = f"models[{index}]"
         if model.device is not None and model.device not in known:
-            problems.append(Problem(f"{path}.device", f"{model.device!r} is no device; known: {', '.join(known)}"))
+            problems.append(
+                Problem(f"{path}.device", f"{model.device!r} is no device; known: {', '.join(known)}")
+            )
         floor, limit = model.kv.floor_bytes, model.kv.limit_bytes
         if floor is not None and limit is not None and floor > limit:
             message = f"{floor} is more than kv.limit_bytes ({limit}); lower the floor or raise the limit"
@@ -124,10 +136,10 @@ def _known_keys(location: list[int | str]) -> list[str]:
     for part in location:
         if isinstance(part, str) and part in section.model_fields:
             annotation = section.model_fields[part].annotation
-            options = [option for option in (annotation, *get_args(annotation)) if isinstance(option, type)]
-            models = [option for option in options if issubclass(option, BaseModel)]
+            options = (annotation, *get_args(annotation))
+            models = [o for o in options if isinstance(o, type) and issubclass(o, BaseModel)]
             if models:
-                section = cast("type[BaseModel]", models[0])
+                section = models[0]
     return sorted(section.model_fields)
 
 

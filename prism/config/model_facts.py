@@ -1,24 +1,28 @@
-"""What a model folder's config.json says about KV memory, and the floor that follows. No torch, no transformers.
+"""What a model folder's config.json says about KV memory, and the floor that follows.
 
-The floor of a model is the padding page plus one request of maximal length, rounded to whole pages with the same
-`Geometry` the engine registers, so that the last running request can always finish.
+No torch, no transformers.
+
+The floor of a model is the padding page plus one request of maximal length, rounded to whole pages with
+the same `Geometry` the engine registers, so that the last running request can always finish.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prism.config.schema import Config, EngineSettings
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prism.config.schema import Config, EngineSettings
 
 HOST_GRANULARITY_BYTES = 4096
 HOST_PAGE_BYTES = 64 * 2**10
 CUDA_PAGE_BYTES = 2 * 2**20
 PADDING_ROWS = 1  # SGLang's row 0 takes the writes of padding tokens
 _MAX_CONFIG_BYTES = 2**20
-_DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+_DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class ModelFolderError(ValueError):
@@ -56,7 +60,11 @@ def read_model_facts(folder: Path, engine: EngineSettings) -> ModelFacts:
         layers = _positive(config, "num_hidden_layers")
         heads = _positive(config, "num_attention_heads")
         kv_heads = _positive(config, "num_key_value_heads") if config.get("num_key_value_heads") else heads
-        head_dim = _positive(config, "head_dim") if config.get("head_dim") else _positive(config, "hidden_size") // heads
+        head_dim = (
+            _positive(config, "head_dim")
+            if config.get("head_dim")
+            else _positive(config, "hidden_size") // heads
+        )
         own_context = _positive(config, "max_position_embeddings")
     except ModelFolderError as error:
         raise ModelFolderError(f"{folder / 'config.json'}: {error}") from None
@@ -67,7 +75,7 @@ def read_model_facts(folder: Path, engine: EngineSettings) -> ModelFacts:
         )
     return ModelFacts(
         layers=layers,
-        row_bytes=kv_heads * head_dim * _kv_dtype_bytes(config, engine.dtype),
+        row_bytes=kv_heads * head_dim * _kv_dtype_bytes(engine.dtype),
         context_length=engine.context_length or own_context,
     )
 
@@ -107,7 +115,9 @@ def _read_json(folder: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             document = json.loads(file.read(_MAX_CONFIG_BYTES))
     except FileNotFoundError:
-        raise ModelFolderError(f"{folder}: holds no config.json; it is no Hugging Face model folder") from None
+        raise ModelFolderError(
+            f"{folder}: holds no config.json; it is no Hugging Face model folder"
+        ) from None
     except (OSError, ValueError) as error:
         raise ModelFolderError(f"{path}: cannot be read as JSON ({error})") from None
     if not isinstance(document, dict):
@@ -128,8 +138,6 @@ def _positive(config: dict[str, Any], key: str) -> int:
     return value
 
 
-def _kv_dtype_bytes(config: dict[str, Any], dtype: str) -> int:
-    """SGLang keeps KV in the model's dtype; `auto` halves float32 models (models are not run in float32 unasked)."""
-    if dtype != "auto":
-        return _DTYPE_BYTES[dtype]
-    return 2
+def _kv_dtype_bytes(dtype: str) -> int:
+    """SGLang keeps KV in the model's dtype, and with `auto` runs float32 models in a 16-bit one."""
+    return 2 if dtype == "auto" else _DTYPE_BYTES[dtype]

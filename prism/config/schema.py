@@ -71,14 +71,18 @@ Size = Annotated[
     BeforeValidator(parse_size),
     Field(ge=0),
     PlainSerializer(format_size, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": SIZE_PATTERN}]}
+    ),
 ]
 PositiveSize = Annotated[
     int,
     BeforeValidator(parse_size),
     Field(gt=0),
     PlainSerializer(format_size, return_type=str),
-    WithJsonSchema({"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}),
+    WithJsonSchema(
+        {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": SIZE_PATTERN}]}
+    ),
 ]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=False)]
 ModelName = Annotated[str, AfterValidator(_check_name)]
@@ -94,66 +98,111 @@ class _Section(BaseModel):
 class ServerSettings(_Section):
     """The HTTP endpoint."""
 
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on; loopback unless you mean it.")
-    port: int = Field(8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it.")
+    host: str = Field(
+        default="127.0.0.1", min_length=1, description="Address to listen on; loopback unless you mean it."
+    )
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="Port to listen on; 0 takes a free one and prints it."
+    )
     api_key_file: str | None = Field(
-        None, description="File holding one key per line; when set, /v1 routes want `Authorization: Bearer KEY`."
+        default=None,
+        description="File holding one key per line; when set, /v1 routes want `Authorization: Bearer KEY`.",
     )
     drain_s: float = Field(
-        10.0, ge=0, le=600, strict=False, description="After the first signal, how long running requests may go on."
+        default=10.0,
+        ge=0,
+        le=600,
+        strict=False,
+        description="After the first signal, how long running requests may go on.",
     )
-    request_timeout_s: Seconds = Field(600.0, le=86400, description="A request is ended after this long, waiting included.")
-    max_body_bytes: PositiveSize = Field(4 * 2**20, description="Larger request bodies are answered with 413.")
+    request_timeout_s: Seconds = Field(
+        default=600.0, le=86400, description="A request is ended after this long, waiting included."
+    )
+    max_body_bytes: PositiveSize = Field(
+        default=4 * 2**20, description="Larger request bodies are answered with 413."
+    )
     max_queued_requests: int = Field(
-        1024, ge=1, le=100_000, description="Requests held in all, running ones included; more are answered with 429."
+        default=1024,
+        ge=1,
+        le=100_000,
+        description="Requests waiting per device; more are answered with 429.",
     )
 
 
 class DeviceSettings(_Section):
     """One device and the KV memory that all engines on it share."""
 
-    name: DeviceName = Field("host0", description="Name used in `models[].device`, metrics and the event log.")
-    kind: Literal["host", "cuda"] = Field("host", description="host: CPU engines over host memory. cuda: a GPU.")
-    index: int = Field(0, ge=0, le=255, description="Which GPU (cuda only).")
-    kv_budget_bytes: PositiveSize = Field(256 * 2**20, description="KV memory shared by all engines on the device.")
+    name: DeviceName = Field(
+        default="host0", description="Name used in `models[].device`, metrics and the event log."
+    )
+    kind: Literal["host", "cuda"] = Field(
+        default="host", description="host: CPU engines over host memory. cuda: a GPU."
+    )
+    index: int = Field(default=0, ge=0, le=255, description="Which GPU (cuda only).")
+    kv_budget_bytes: PositiveSize = Field(
+        default=256 * 2**20, description="KV memory shared by all engines on the device."
+    )
     window_prefill_tokens: int = Field(
-        2048, ge=1, description="Prompt tokens handed to the device's engines and not yet prefilled, at most."
+        default=2048, ge=1, description="Prompt tokens handed to engines and not yet prefilled, at most."
     )
     late_share: float = Field(
-        0.1, ge=0, le=1, strict=False, description="Share of prefill work late requests get while on-time ones wait."
+        default=0.1,
+        ge=0,
+        le=1,
+        strict=False,
+        description="Share of prefill work late requests get while on-time ones wait.",
     )
 
 
 class SloSettings(_Section):
     """Latency objectives of a model."""
 
-    ttft_s: Seconds = Field(2.0, description="Arrival at prism to first content token.")
-    tpot_s: Seconds = Field(0.2, description="Mean time per output token after the first.")
+    ttft_s: Seconds = Field(default=2.0, description="Arrival at prism to first content token.")
+    tpot_s: Seconds = Field(default=0.2, description="Mean time per output token after the first.")
 
 
 class KvSettings(_Section):
     """A model's part of its device's KV budget."""
 
     floor_bytes: Size | None = Field(
-        None, description="Always obtainable by this model; null: padding plus one request of maximal length."
+        default=None, description="Always obtainable by this model; null: padding and one longest request."
     )
-    limit_bytes: PositiveSize | None = Field(None, description="Never more than this; null: up to the budget.")
-    priority: int = Field(0, ge=-1000, le=1000, description="Higher keeps its memory longer under pressure.")
+    limit_bytes: PositiveSize | None = Field(
+        default=None, description="Never more than this; null: up to the budget."
+    )
+    priority: int = Field(
+        default=0, ge=-1000, le=1000, description="Higher keeps its memory longer under pressure."
+    )
 
 
 class EngineSettings(_Section):
     """How the model's SGLang engine is started."""
 
     kvcached: bool = Field(
-        True, description="Elastic KV memory; false starts stock SGLang, whose KV memory is outside every budget."
+        default=True,
+        description="Elastic KV memory; false starts stock SGLang, whose KV memory is outside every budget.",
     )
-    max_total_tokens: int = Field(16384, ge=16, description="KV rows the engine reserves addresses for.")
-    context_length: int | None = Field(None, ge=16, description="Longest request in tokens; null: the model's own.")
-    max_running_requests: int = Field(16, ge=1, le=4096, description="Requests in one batch, at most.")
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field("auto", description="Weights and KV cache.")
-    start_timeout_s: Seconds = Field(300.0, le=7200, description="A start that takes longer has failed.")
-    args: list[EngineArg] = Field([], max_length=64, description="More arguments for sglang.launch_server.")
-    env: dict[EnvName, str] = Field({}, max_length=64, description="More environment variables for the engine.")
+    max_total_tokens: int = Field(
+        default=16384, ge=16, description="KV rows the engine reserves addresses for."
+    )
+    context_length: int | None = Field(
+        default=None, ge=16, description="Longest request in tokens; null: the model's own."
+    )
+    max_running_requests: int = Field(
+        default=16, ge=1, le=4096, description="Requests in one batch, at most."
+    )
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
+        default="auto", description="Weights and KV cache."
+    )
+    start_timeout_s: Seconds = Field(
+        default=300.0, le=7200, description="A start that takes longer has failed."
+    )
+    args: list[EngineArg] = Field(
+        default=[], max_length=64, description="More arguments for sglang.launch_server."
+    )
+    env: dict[EnvName, str] = Field(
+        default={}, max_length=64, description="More environment variables for the engine."
+    )
 
 
 class ModelSettings(_Section):
@@ -161,30 +210,34 @@ class ModelSettings(_Section):
 
     name: ModelName = Field(description="Name in the API's `model` field and in metrics.")
     path: str = Field(min_length=1, description="Folder with config.json, tokenizer and safetensors.")
-    device: DeviceName | None = Field(None, description="Device to run on; null: placed by KVPR.")
-    slo: SloSettings = Field(default_factory=SloSettings, description="Latency objectives.")
-    kv: KvSettings = Field(default_factory=KvSettings, description="Share of the KV budget.")
-    engine: EngineSettings = Field(default_factory=EngineSettings, description="Engine start.")
+    device: DeviceName | None = Field(default=None, description="Device to run on; null: placed by KVPR.")
+    slo: SloSettings = Field(default=SloSettings(), description="Latency objectives.")
+    kv: KvSettings = Field(default=KvSettings(), description="Share of the KV budget.")
+    engine: EngineSettings = Field(default=EngineSettings(), description="Engine start.")
 
 
 class Config(_Section):
     """Configuration of `prism serve`."""
 
-    server: ServerSettings = Field(default_factory=ServerSettings, description="The HTTP endpoint.")
+    server: ServerSettings = Field(default=ServerSettings(), description="The HTTP endpoint.")
     devices: list[DeviceSettings] = Field(
-        default_factory=lambda: [DeviceSettings()], min_length=1, max_length=64, description="Devices to serve from."
+        default=[DeviceSettings()], min_length=1, max_length=64, description="Devices to serve from."
     )
     models: list[ModelSettings] = Field(min_length=1, max_length=256, description="Models to serve.")
     runtime_dir: str | None = Field(
-        None,
+        default=None,
         min_length=1,
-        description="Ledgers, locks and the engines' temporary folders; null: $XDG_RUNTIME_DIR/prism or <tmp>/prism-<uid>.",
+        description="Ledgers, locks, engines' temporary folders; null: in $XDG_RUNTIME_DIR or <tmp>.",
     )
     log_dir: str | None = Field(
-        None, min_length=1, description="Keep the engines' logs here; null: beneath runtime_dir, removed at the end."
+        default=None,
+        min_length=1,
+        description="Keep the engines' logs here; null: beneath runtime_dir, removed at the end.",
     )
     event_log: str | None = Field(
-        None, min_length=1, description="Write every scheduler event and command here (JSON lines; no prompts)."
+        default=None,
+        min_length=1,
+        description="Write every scheduler event and command here (JSON lines; no prompts).",
     )
 
     def device(self, name: str) -> DeviceSettings:

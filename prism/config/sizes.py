@@ -25,15 +25,13 @@ def parse_size(value: object) -> int:
     """Bytes of an int or a string with a unit; ValueError names value and remedy."""
     if isinstance(value, int) and not isinstance(value, bool):
         return value
-    if not isinstance(value, str):
-        raise ValueError('write a whole number of bytes or a size such as "256MiB"')
-    match = _PATTERN.match(value)
+    match = _PATTERN.match(value) if isinstance(value, str) else None
     factor = _UNITS.get(match.group(2).upper()) if match else None
     if match is None or factor is None:
         raise ValueError('write a size such as "256MiB", "1.5GiB", "64KB" or a whole number of bytes')
     whole, _, fraction = match.group(1).partition(".")
-    scaled = int(whole) * factor * 10 ** len(fraction) + int(fraction or 0) * factor
-    size, remainder = divmod(scaled, 10 ** len(fraction))
+    denominator = int("1" + "0" * len(fraction))
+    size, remainder = divmod(int(whole + fraction) * factor, denominator)
     if remainder:
         raise ValueError("is not a whole number of bytes")
     return size

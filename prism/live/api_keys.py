@@ -24,13 +24,19 @@ def load_api_keys(path: str | None) -> tuple[bytes, ...]:
     except OSError as error:
         raise ApiKeyError(f"server.api_key_file {file} cannot be read: {error.strerror}") from None
     if mode & 0o077:
-        raise ApiKeyError(f"server.api_key_file {file} is open to others (mode {mode:o}); run: chmod 600 {file}")
+        raise ApiKeyError(
+            f"server.api_key_file {file} is open to others (mode {mode:o}); run: chmod 600 {file}"
+        )
     if data is None:
-        raise ApiKeyError(f"server.api_key_file {file} is larger than {_MAX_BYTES} bytes; is it the right file?")
+        raise ApiKeyError(
+            f"server.api_key_file {file} is larger than {_MAX_BYTES} bytes; is it the right file?"
+        )
     lines = (line.strip() for line in data.splitlines())
     keys = tuple(line for line in lines if line and not line.startswith(b"#"))
     if not keys:
         raise ApiKeyError(f"server.api_key_file {file} holds no key; write one per line")
     if any(len(key) < _MIN_KEY_BYTES for key in keys):
-        raise ApiKeyError(f"server.api_key_file {file}: a key has fewer than {_MIN_KEY_BYTES} bytes; use longer ones")
+        raise ApiKeyError(
+            f"server.api_key_file {file}: a key has fewer than {_MIN_KEY_BYTES} bytes; use longer ones"
+        )
     return keys

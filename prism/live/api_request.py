@@ -9,16 +9,19 @@ import json
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from prism.live.openai_errors import ApiError
 
 Route = Literal["/v1/chat/completions", "/v1/completions"]
 _COMPLETION_DEFAULT_TOKENS = 16  # OpenAI's default for /v1/completions
 _MAX_PARTS = 2048
+_UNION_BRANCHES = (
+    "str",
+    "list[dict[str,any]]",
+)  # pydantic names the tried branch of `content` in the location
 
-Text = str
-TokenIds = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+Prompt = str | list[int] | list[str | list[int]]
 
 
 class _StreamOptions(BaseModel):
@@ -31,10 +34,10 @@ class _Common(BaseModel):
     model: str = Field(min_length=1, max_length=256)
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
-    max_tokens: int | None = Field(None, ge=1)
-    n: int | None = Field(None, ge=1, le=128)
-    temperature: float | None = Field(None, ge=0)
-    top_p: float | None = Field(None, gt=0, le=1)
+    max_tokens: int | None = Field(default=None, ge=1)
+    n: int | None = Field(default=None, ge=1, le=128)
+    temperature: float | None = Field(default=None, ge=0)
+    top_p: float | None = Field(default=None, gt=0, le=1)
     seed: int | None = None
 
 
@@ -46,18 +49,36 @@ class _Message(BaseModel):
 
 class _Chat(_Common):
     messages: list[_Message] = Field(min_length=1, max_length=_MAX_PARTS)
-    max_completion_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+
+
+def _check_prompt(prompt: Any) -> Prompt:
+    """A text, token ids, or a list of either: checked by hand, a union's own message helps nobody."""
+    if _is_prompt(prompt):
+        return prompt  # type: ignore[no-any-return]
+    if isinstance(prompt, list) and 0 < len(prompt) <= _MAX_PARTS and all(map(_is_prompt, prompt)):
+        return prompt
+    raise ValueError(
+        f"must be a non-empty string, a non-empty list of token ids, or a list of up to {_MAX_PARTS} of these"
+    )
+
+
+def _is_prompt(value: object) -> bool:
+    if isinstance(value, str):
+        return bool(value)
+    return isinstance(value, list) and bool(value) and all(type(item) is int and item >= 0 for item in value)
 
 
 class _Completion(_Common):
-    prompt: Annotated[str, Field(min_length=1)] | TokenIds | Annotated[
-        list[Annotated[str, Field(min_length=1)] | TokenIds], Field(min_length=1, max_length=_MAX_PARTS)
-    ]
+    prompt: Annotated[Any, AfterValidator(_check_prompt)]
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """A checked request. `texts` and `token_ids` together are its prompt; `document` is what came, for the engine."""
+    """A checked request. `texts` and `token_ids` together are its prompt.
+
+    `document` is what came, for the engine.
+    """
 
     route: Route
     model: str
@@ -71,7 +92,10 @@ class ApiRequest:
     document: dict[str, Any]
 
     def engine_body(self) -> bytes:
-        """The body for the engine. A stream always ends with its usage, which counts output tokens exactly."""
+        """The body for the engine.
+
+        A stream always ends with its usage, which counts output tokens exactly.
+        """
         document = self.document
         if self.stream:
             options = {**(document.get("stream_options") or {}), "include_usage": True}
@@ -147,7 +171,7 @@ def _request(
 def _field_error(error: ValidationError) -> ApiError:
     """The deepest problem pydantic found; values are not repeated, they may be somebody's prompt."""
     details = max(error.errors(include_url=False, include_input=False), key=_weight)
-    path = [part for part in details["loc"] if isinstance(part, int) or not _is_branch(part)]
+    path = [part for part in details["loc"] if part not in _UNION_BRANCHES]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
     if details["type"] == "missing":
         return ApiError(400, f"field `{field}` is missing", "missing_field", field)
@@ -155,10 +179,5 @@ def _field_error(error: ValidationError) -> ApiError:
     return ApiError(400, f"field `{field}`: {message[:1].lower()}{message[1:]}", "invalid_field", field)
 
 
-def _weight(details: Any) -> int:  # noqa: ANN401 (pydantic's ErrorDetails)
+def _weight(details: Any) -> int:
     return 1 if details["type"] == "missing" else 0
-
-
-def _is_branch(part: str) -> bool:
-    """pydantic names the tried branch of a union in the location."""
-    return "[" in part or part in ("str", "int", "function-after")

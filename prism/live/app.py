@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -16,8 +18,12 @@ from prism.live.api_request import Route, parse_request
 from prism.live.exchange import ExchangeResponse
 from prism.live.metrics import CONTENT_TYPE
 from prism.live.openai_errors import ApiError
-from prism.live.service import Service
 from prism.live.status import models_document, ready_reason, status_document
+
+if TYPE_CHECKING:
+    from prism.live.service import Service
+
+_BODY_S = 60.0
 
 log = logging.getLogger("prism.http")
 
@@ -110,20 +116,25 @@ class Handlers:
 
 
 async def _read_body(request: Request, limit_bytes: int) -> bytes:
-    too_large = ApiError(413, f"the body is larger than {limit_bytes} bytes (server.max_body_bytes)", "body_too_large")
+    too_large = ApiError(
+        413, f"the body is larger than {limit_bytes} bytes (server.max_body_bytes)", "body_too_large"
+    )
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit_bytes:
         raise too_large
     parts: list[bytes] = []
     size = 0
     try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit_bytes:
-                raise too_large
-            parts.append(part)
+        async with asyncio.timeout(_BODY_S):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit_bytes:
+                    raise too_large
+                parts.append(part)
     except ClientDisconnect:
         raise ApiError(400, "the body ended early", "incomplete_body") from None
+    except TimeoutError:
+        raise ApiError(408, f"the body was not complete after {_BODY_S:g} s", "incomplete_body") from None
     return b"".join(parts)
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from starlette.types import Receive, Send
+from typing import TYPE_CHECKING
 
-from prism.live.openai_errors import ApiError
 from prism.live.sse import error_event
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Send
+
+    from prism.live.openai_errors import ApiError
 
 _STREAM_HEADERS = {
     "content-type": "text/event-stream; charset=utf-8",
@@ -39,7 +43,9 @@ class ClientSide:
 
     async def answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole JSON response."""
-        await self._start(status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})})
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(body)), **(headers or {})}
+        )
         self.closed = True
         await self._send({"type": "http.response.body", "body": body, "more_body": False})
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from prism.core.commands import Command
-from prism.core.events import Event
-from prism.live.clock import Clock
-from prism.live.event_log import EventLog
+
+if TYPE_CHECKING:
+    from prism.core.events import Event
+    from prism.live.clock import Clock
+    from prism.live.event_log import EventLog
 
 GLOBAL = "global"
 
@@ -30,7 +32,7 @@ def local_name(device: str) -> str:
 
 
 class Decider:
-    """Feeds events to schedulers one at a time, in order of arrival, also when a command leads to another event."""
+    """Feeds events to schedulers one at a time, in order, also when a command leads to another event."""
 
     def __init__(self, schedulers: dict[str, Scheduler], clock: Clock, log: EventLog | None) -> None:
         self._schedulers = schedulers
@@ -45,7 +47,7 @@ class Decider:
         self._execute = execute
 
     def feed(self, scheduler: str, event: Event) -> None:
-        """Take the event; its commands have been executed (that is: begun) when the outermost call returns."""
+        """Take the event; its commands have been begun when the outermost call returns."""
         self._queue.append((scheduler, event))
         if self._running:
             return

@@ -10,11 +10,15 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from prism.live.guest_files import kill_leftovers, load_record, remove_files
-from prism.live.launch import Launch
 from prism.live.proc_table import family_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prism.live.launch import Launch
 
 _TAIL_BYTES = 16 * 1024
 _ERROR_LINE = re.compile(r"(Error|Exception|SystemExit|refus|kvcached|Killed|not |cannot)", re.IGNORECASE)

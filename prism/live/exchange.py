@@ -1,28 +1,35 @@
 """One request's way: arrival, the scheduler's decisions, the engine's answer, exactly one ending.
 
-It is a response object that drives everything, so that a client that goes away is noticed at any point, waiting
-included. Whatever happens, the scheduler hears of exactly one ending of the request and of each command.
+It is a response object that drives everything, so that a client that goes away is noticed at any point,
+waiting included. Whatever happens, the scheduler hears of exactly one ending of the request and of each
+command.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from prism.core.commands import Dispatch, Refuse
 from prism.core.events import Arrived, Cancelled, Event, Expired, Finished, Refused
 from prism.live.client_side import ClientSide, client_gone
-from prism.live.clock import Clock
 from prism.live.decider import Decider, local_name
-from prism.live.live_request import LiveRequest, RequestTable, StopReason
-from prism.live.metrics import Metrics, Outcome
 from prism.live.openai_errors import ApiError
-from prism.live.upstream import Forwarding, NotTaken, Upstream
+from prism.live.upstream import Forwarding, NotTakenError, Upstream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from starlette.types import Receive, Scope, Send
+
+    from prism.live.clock import Clock
+    from prism.live.live_request import LiveRequest, RequestTable, StopReason
+    from prism.live.metrics import Metrics, Outcome
 
 _REFUSALS: dict[str, tuple[int, str]] = {
     "unknown_model": (404, "no device serves this model"),
@@ -54,7 +61,7 @@ class ExchangeResponse(Response):
         self._context = context
         self._request = request
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
         client = ClientSide(send, self._request.request_id)
         await Exchange(self._context, self._request, client).run(receive)
@@ -113,19 +120,24 @@ class Exchange:
     async def _dispatch(self, decision: Dispatch) -> bool:
         """Carry out a Dispatch; False when the engine never got it and the scheduler decides anew."""
         request, context = self._request, self._context
+        forwarding = Forwarding(
+            decision.op_id,
+            decision.instance,
+            context.url_of(decision.instance),
+            request,
+            self._client,
+            self._feed,
+            context.clock,
+        )
         try:
-            url = context.url_of(decision.instance)
-            if url is None:
-                raise NotTaken("engine not running")
-            forwarding = Forwarding(
-                decision.op_id, decision.instance, url, request, self._client, self._feed, context.clock
-            )
             ending = await context.upstream.forward(forwarding)
-        except NotTaken as refusal:
+        except NotTakenError as refusal:
             request.open_dispatch_op_id = None
             self._feed(Refused(decision.op_id, request.request_id, str(refusal), final=False))
             return False
-        outcome: Outcome = "ok" if ending.error is None and ending.reason in ("stop", "length") else "failed"
+        outcome: Outcome = "ok" if ending.reason in ("stop", "length") else "failed"
+        if ending.error is not None and ending.error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            outcome = "rejected"  # the client's mistake
         self._end(Finished(request.request_id, ending.reason, request.output_tokens), outcome)
         if ending.error is not None:
             await self._client.fail(ending.error)
@@ -142,10 +154,10 @@ class Exchange:
     # -- interruptions ---------------------------------------------------------------------------------------
 
     async def _interrupt(self, work: asyncio.Task[None], gone: asyncio.Task[None]) -> None:
-        """The client left, time is up, or prism stops: tell the scheduler, leave the engine, answer who is left.
+        """The client left, time is up, or prism stops: tell the scheduler, leave the engine, answer.
 
-        Telling the scheduler may bring an Abort at once (the executor notes its id in the request); closing the
-        connection then makes the engine abort.
+        Telling the scheduler may bring an Abort at once (the executor notes its id in the request);
+        closing the connection then makes the engine abort.
         """
         request = self._request
         request.stop("cancelled" if gone.done() else "expired")  # no effect if it was stopped with a reason

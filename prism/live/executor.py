@@ -1,10 +1,13 @@
-"""Carries out commands. Every command with an op_id ends in exactly one event; most end later, where the work is."""
+"""Carries out commands.
+
+Every command with an op_id ends in exactly one event; most end later, where the work is.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from typing import TYPE_CHECKING
 
-from prism.config import Config
 from prism.core.commands import (
     Abort,
     Activate,
@@ -19,10 +22,13 @@ from prism.core.commands import (
     WakeAt,
 )
 from prism.core.events import Finished, ModelState, Refused, Woke
-from prism.live.clock import Clock
-from prism.live.decider import Decider
-from prism.live.fleet import Fleet
-from prism.live.live_request import RequestTable
+
+if TYPE_CHECKING:
+    from prism.config import Config
+    from prism.live.clock import Clock
+    from prism.live.decider import Decider
+    from prism.live.fleet import Fleet
+    from prism.live.live_request import RequestTable
 
 
 class Executor:
@@ -77,7 +83,9 @@ class Executor:
     def _refuse(self, scheduler: str, command: Refuse) -> None:
         request = self._table.get(command.request_id)
         if request is None or request.ended:
-            self._decider.feed(scheduler, Refused(command.op_id, command.request_id, command.reason, final=True))
+            self._decider.feed(
+                scheduler, Refused(command.op_id, command.request_id, command.reason, final=True)
+            )
             return
         request.decisions.put_nowait(command)
 

@@ -1,7 +1,10 @@
-"""The record of one engine's processes and shared files, and the removal of exactly those. Standard library only.
+"""The record of one engine's processes and shared files, and the removal of exactly those.
 
-Stock SGLang leaves `ipc://` files in its temporary folder and `/dev/shm/sglang_loads_*` behind however it ends; enough
-of them kill a later start. The record is what lets whoever survives (the keeper, or the next prism) clean up.
+Standard library only.
+
+Stock SGLang leaves `ipc://` files in its temporary folder and `/dev/shm/sglang_loads_*` behind however it
+ends; enough of them kill a later start. The record is what lets whoever survives (the keeper, or the next
+prism) clean up.
 """
 
 from __future__ import annotations
@@ -62,7 +65,10 @@ class GuestRecord:
         temporary.replace(self.folder / STATE_NAME)
 
     def observe(self, older_files: set[SharedFile]) -> bool:
-        """Add the family's processes and the shared files they map (not those of `older_files`); True on change."""
+        """Add the family's processes and the shared files they map (not those of `older_files`).
+
+        True on change.
+        """
         before = (len(self.processes), len(self.files))
         for info in family_of(self.keeper_pid):
             self.processes[info.pid] = info.start_ticks
@@ -87,7 +93,10 @@ def load_record(folder: Path) -> GuestRecord | None:
 
 
 def kill_family(root_pid: int) -> int:
-    """SIGKILL everything in the session and descent of `root_pid` (itself excepted) until nothing is left; count."""
+    """SIGKILL the session and descendants of `root_pid` (itself excepted) until nothing is left.
+
+    Returns how many processes that were.
+    """
     killed: set[int] = set()
     for _ in range(_KILL_ROUNDS):
         family = family_of(root_pid)
@@ -104,7 +113,8 @@ def kill_family(root_pid: int) -> int:
 def kill_leftovers(record: GuestRecord) -> int:
     """SIGKILL what a dead keeper left, after proof that it is ours; returns how many processes.
 
-    Proof: pid and start time recorded, or the dead keeper's session together with the engine's private TMPDIR.
+    Proof: pid and start time recorded, or the dead keeper's session together with the engine's private
+    TMPDIR.
     """
     killed: set[int] = set()
     for _ in range(_KILL_ROUNDS):
@@ -119,7 +129,10 @@ def kill_leftovers(record: GuestRecord) -> int:
 
 
 def remove_files(record: GuestRecord) -> list[str]:
-    """Remove the noted shared files that no living process maps, and the engine's folder; returns the paths."""
+    """Remove the noted shared files that no living process maps, and the engine's folder.
+
+    Returns the paths.
+    """
     in_use: set[SharedFile] = set()
     for pid in all_processes():
         in_use |= mapped_shared_files(pid)
@@ -127,7 +140,7 @@ def remove_files(record: GuestRecord) -> list[str]:
     for identity, path in shared_files().items():
         if identity in record.files and identity not in in_use:
             with contextlib.suppress(OSError):
-                os.unlink(path)
+                Path(path).unlink()
                 removed.append(path)
     shutil.rmtree(record.folder, ignore_errors=True)
     return [*removed, str(record.folder)]

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-import aiohttp
-
-from prism.config import DeviceSettings
-from prism.config.budget import PlannedModel
-from prism.core.events import Phase
 from prism.live.engine_process import EngineProcess, free_port, start_engine
 from prism.live.launch import plan_launch
-from prism.live.readiness import NotReady, check_registered, wait_http
+from prism.live.readiness import NotReadyError, check_registered, wait_http
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import aiohttp
+
+    from prism.config import DeviceSettings
+    from prism.config.budget import PlannedModel
+    from prism.core.events import Phase
+
 
 @dataclass(slots=True)
 class Instance:
@@ -69,7 +74,7 @@ class EngineStarter:
         return await start_engine(launch, url=f"http://127.0.0.1:{port}", folder=folder, log_path=log_path)
 
     async def wait_ready(self, instance: Instance, device: DeviceSettings, process: EngineProcess) -> None:
-        """Until the engine answers and is registered; raises `NotReady` with the reason."""
+        """Until the engine answers and is registered; raises `NotReadyError` with the reason."""
         engine = instance.planned.settings.engine
         answers = asyncio.create_task(wait_http(process.url, self.session))
         gone = asyncio.create_task(process.wait())
@@ -78,9 +83,13 @@ class EngineStarter:
                 {answers, gone}, timeout=engine.start_timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
             if gone.done():
-                raise NotReady(f"the engine ended with status {gone.result()} while starting: {process.reason()}")
+                raise NotReadyError(
+                    f"the engine ended with status {gone.result()} while starting: {process.reason()}"
+                )
             if not answers.done():
-                raise NotReady(f"the engine was not up after {engine.start_timeout_s:g} s (engine.start_timeout_s)")
+                raise NotReadyError(
+                    f"the engine was not up after {engine.start_timeout_s:g} s (engine.start_timeout_s)"
+                )
             if engine.kvcached:
                 await check_registered(self.ledger_path(device.name), instance.name, process.pids)
         finally:

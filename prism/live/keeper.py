@@ -1,14 +1,16 @@
 """The keeper: one small process per engine that outlives a `kill -9` of prism just long enough to clean up.
 
-It leads the engine's session. PR_SET_PDEATHSIG alone is not enough: a child of SGLang that asks for it after its parent
-has died never gets the signal (an orphaned detokenizer was seen to stay for good). The keeper instead
+It leads the engine's session. PR_SET_PDEATHSIG alone is not enough: a child of SGLang that asks for it
+after its parent has died never gets the signal (an orphaned detokenizer was seen to stay for good). The
+keeper instead
 
-- reads its standard input: `term` and `kill` are passed on; end of file means that prism is gone: kill at once;
+- reads its standard input: `term` and `kill` are passed on; end of file means that prism is gone: kill at
+  once;
 - collects orphans (it is a subreaper), so nothing that the engine started can leave its sight;
 - notes the shared files that the engine maps, and removes exactly those, and the engine's folder, at the end.
 
-Run as `python -m prism.live.keeper FOLDER -- COMMAND...`. Standard library only: it costs about 10 MB and 30 ms.
-Its exit status is the engine's (128 + signal number when a signal ended it).
+Run as `python -m prism.live.keeper FOLDER -- COMMAND...`. Standard library only: it costs about 10 MB and
+30 ms. Its exit status is the engine's (128 + signal number when a signal ended it).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def _start_engine(command: list[str]) -> subprocess.Popen[bytes]:
             os._exit(1)
 
     # the keeper has one thread, so running Python between fork and exec is safe here
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_keeper)
+    return subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=die_with_keeper)  # noqa: PLW1509
 
 
 class _Keeper:
@@ -79,9 +81,10 @@ class _Keeper:
             status = self._engine.poll()
             _reap_orphans(self._engine.pid)
         self._note()
+        self._engine.kill()
+        code = self._engine.wait()  # before the family is reaped, or its status would be lost
         kill_family(os.getpid())
         remove_files(self._record)
-        code = self._engine.wait() if status is None else status
         return 128 - code if code < 0 else code
 
     def _obey(self, data: bytes) -> bool:
@@ -113,17 +116,20 @@ def _reap_orphans(engine_pid: int) -> None:
 
 def main(argv: list[str]) -> int:
     """Entry point; see the module's docstring."""
-    if len(argv) < 4 or argv[2] != "--":
-        print("usage: python -m prism.live.keeper FOLDER -- COMMAND...", file=sys.stderr)
+    _, folder, separator, *command = [*argv, "", ""]
+    command = command[:-2]
+    if separator != "--" or not command:
+        sys.stderr.write("usage: python -m prism.live.keeper FOLDER -- COMMAND...\n")
         return 2
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    # a terminal's Ctrl-C and a service manager's TERM to the group are prism's to handle, through standard input
+    # a terminal's Ctrl-C and a service manager's TERM to the group are prism's to handle, through standard
+    # input
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: None)
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake_write)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    return _Keeper(Path(argv[1]), argv[3:], wake_read).run()
+    return _Keeper(Path(folder), command, wake_read).run()
 
 
 if __name__ == "__main__":

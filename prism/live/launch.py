@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from prism.config import DeviceSettings, ModelSettings
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from prism.config import DeviceSettings, ModelSettings
 
 _INHERITED_PREFIXES = ("KVCACHED_", "SGLANG_")
 
@@ -30,7 +33,10 @@ def plan_launch(
     floor_bytes: int,
     inherited: Mapping[str, str],
 ) -> Launch:
-    """The launch of `model` on `device`. Settings of other engines in `inherited` (KVCACHED_*, SGLANG_*) are dropped."""
+    """The launch of `model` on `device`.
+
+    Settings of other engines in `inherited` (KVCACHED_*, SGLANG_*) are dropped.
+    """
     environment = {k: v for k, v in inherited.items() if not k.startswith(_INHERITED_PREFIXES)}
     environment |= {
         "HF_HUB_OFFLINE": "1",
@@ -61,7 +67,9 @@ def _arguments(model: ModelSettings, device: DeviceSettings, port: int) -> list[
     if engine.context_length is not None:
         arguments += ["--context-length", str(engine.context_length)]
     # --sleep-on-idle: an idle engine would otherwise spin on a whole core
-    return [*arguments, "--sleep-on-idle", "--enable-metrics", "--skip-server-warmup", *engine.args]
+    arguments += ["--sleep-on-idle", "--enable-metrics", "--skip-server-warmup"]
+    # one log line per poll of ours would bury everything else
+    return [*arguments, "--log-level-http", "warning", *engine.args]
 
 
 def _kv_environment(model: ModelSettings, ledger_path: Path, floor_bytes: int) -> dict[str, str]:

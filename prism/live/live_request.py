@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prism.core.commands import Dispatch, Refuse
-from prism.live.api_request import ApiRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prism.live.api_request import ApiRequest
 
 Decision = Dispatch | Refuse
 StopReason = Literal["cancelled", "expired", "stopping", "aborted"]
@@ -31,7 +34,9 @@ class LiveRequest:
     hold_reason: str | None = None
     open_dispatch_op_id: str | None = None  # of a Dispatch that has not ended yet
     abort_op_id: str | None = None  # of an Abort that has not ended yet
-    sent_unix_s: float | None = None  # when its bytes were written to the engine (wall clock, as in engine reports)
+    sent_unix_s: float | None = (
+        None  # when its bytes were written to the engine (wall clock, as in engine reports)
+    )
     prefilled: bool = False
     first_token_s: float | None = None
     output_tokens: int = 0

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from prism.core.events import Phase
-from prism.live.live_request import LiveRequest
+if TYPE_CHECKING:
+    from prism.core.events import Phase
+    from prism.live.live_request import LiveRequest
 
-Outcome = Literal["ok", "failed", "refused", "timeout", "cancelled"]
+Outcome = Literal["ok", "failed", "rejected", "refused", "timeout", "cancelled"]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _TTFT_BUCKETS_S = (0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 _TPOT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_PHASES: tuple[Phase, ...] = ("cold", "loading", "ready", "draining", "drained", "parking", "parked", "moving", "failed")
+_PHASES: tuple[Phase, ...] = (
+    "cold",
+    "loading",
+    "ready",
+    "draining",
+    "drained",
+    "parking",
+    "parked",
+    "moving",
+    "failed",
+)
 
 
 class Metrics:
@@ -50,7 +61,10 @@ class Metrics:
             "prism_requests_now", "Requests held now.", ["model", "state"], registry=self._registry
         )
         self._kv_bytes = Gauge(
-            "prism_kv_used_bytes", "KV memory credited to a model's engine.", ["device", "model"], registry=self._registry
+            "prism_kv_used_bytes",
+            "KV memory credited to a model's engine.",
+            ["device", "model"],
+            registry=self._registry,
         )
         self._budget_bytes = Gauge(
             "prism_kv_budget_bytes", "KV memory budget of a device.", ["device"], registry=self._registry
@@ -64,7 +78,9 @@ class Metrics:
         if request.first_token_s is not None:
             self._ttft_s.labels(model).observe(request.first_token_s - request.arrival_s)
             if outcome == "ok" and request.output_tokens > 1:
-                self._tpot_s.labels(model).observe((now_s - request.first_token_s) / (request.output_tokens - 1))
+                self._tpot_s.labels(model).observe(
+                    (now_s - request.first_token_s) / (request.output_tokens - 1)
+                )
 
     def phase(self, model: str, phase: Phase) -> None:
         """A model entered a phase."""

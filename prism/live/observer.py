@@ -1,8 +1,8 @@
 """Watches the engines from outside at a bounded interval and tells the schedulers what it saw.
 
-Free KV memory comes from the ledger, rows that only the prefix cache holds from the engine's own load report (they can
-be evicted, so they are free). Requests that are not streamed show no first token; for those a report that nothing
-waits, made after they were sent, says that their prefill is over.
+Free KV memory comes from the ledger, rows that only the prefix cache holds from the engine's own load
+report (they can be evicted, so they are free). Requests that are not streamed show no first token; for
+those a report that nothing waits, made after they were sent, says that their prefill is over.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 
@@ -23,24 +24,31 @@ from prism.core.events import (
     Snapshot,
 )
 from prism.live.decider import GLOBAL, Decider, local_name
-from prism.live.fleet import Fleet
-from prism.live.instance import Instance
-from prism.live.kv_view import KvUse, KvView
-from prism.live.live_request import RequestTable
-from prism.live.metrics import Metrics
+
+if TYPE_CHECKING:
+    from prism.live.fleet import Fleet
+    from prism.live.instance import Instance
+    from prism.live.kv_view import KvUse, KvView
+    from prism.live.live_request import RequestTable
+    from prism.live.metrics import Metrics
 
 BUSY_INTERVAL_S = 0.2
 IDLE_INTERVAL_S = 2.0
 SNAPSHOT_INTERVAL_S = 5.0
 _REPORT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
-_ARRIVAL_MARGIN_S = 0.05  # a request sent this shortly before a report may not have reached the scheduler process
+_ARRIVAL_MARGIN_S = (
+    0.05  # a request sent this shortly before a report may not have reached the scheduler process
+)
 
 log = logging.getLogger("prism.observer")
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """An engine's /v1/loads. `used_rows` leaves out what could be evicted; `made_unix_s` is the engine's wall clock."""
+    """An engine's /v1/loads. `used_rows` leaves out what could be evicted.
+
+    `made_unix_s` is the engine's wall clock.
+    """
 
     made_unix_s: float
     running: int
@@ -181,7 +189,7 @@ class Observer:
             return None
         try:
             async with self._session.get(instance.url + "/v1/loads", timeout=_REPORT_TIMEOUT) as response:
-                return _read_report(await response.json()) if response.status == 200 else None
+                return _read_report(await response.json()) if response.status == HTTPStatus.OK else None
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError, LookupError, TypeError):
             return None  # busy or going away; its phase is watched elsewhere
 

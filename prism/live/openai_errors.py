@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
+    408: "timeout_error",
     404: "not_found_error",
     405: "invalid_request_error",
     413: "invalid_request_error",
@@ -52,7 +54,7 @@ class ApiError(Exception):
 def from_engine(status: int, body: bytes) -> ApiError:
     """An engine's answer as ours: 4xx with its message, anything else as 502."""
     message, param = _engine_message(body)
-    if 400 <= status < 500:
+    if HTTPStatus.BAD_REQUEST <= status < HTTPStatus.INTERNAL_SERVER_ERROR:
         return ApiError(status, message or f"the engine answered {status}", "engine_rejected", param)
     return ApiError(502, f"the engine answered {status}: {message or 'without a message'}", "engine_error")
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from prism.config import Config
-from prism.config.budget import PlannedModel
+from typing import TYPE_CHECKING
+
 from prism.core.config import DeviceSpec, GlobalConfig, LocalConfig, LocalModel, PlacedModel
+
+if TYPE_CHECKING:
+    from prism.config import Config
+    from prism.config.budget import PlannedModel
 
 
 def local_config(config: Config, device_name: str, planned: list[PlannedModel]) -> LocalConfig:

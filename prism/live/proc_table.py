@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 
-SHARED_MEMORY_DIR = "/dev/shm"
+SHARED_MEMORY_DIR = "/dev/shm"  # noqa: S108 (the kernel's own folder)
+_MAPS_FIELDS = 6  # address perms offset device inode path
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """One row of /proc/PID/stat. `start_ticks` (clock ticks since boot) tells a recycled pid from the original."""
+    """One row of /proc/PID/stat.
+
+    `start_ticks` (clock ticks since boot) tells a recycled pid from the original.
+    """
 
     pid: int
     parent_pid: int
@@ -29,15 +34,13 @@ class SharedFile:
 
 def boot_id() -> str:
     """Identity of this boot; pids and start times recorded under another one mean nothing."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def process_info(pid: int) -> ProcessInfo | None:
     """The process's row, or None when it is gone."""
     try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            text = file.read()
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
     # the command name is in parentheses and may hold spaces and parentheses itself
@@ -54,16 +57,19 @@ def process_info(pid: int) -> ProcessInfo | None:
 def all_processes() -> dict[int, ProcessInfo]:
     """Every process visible here that is not a zombie, by pid."""
     found: dict[int, ProcessInfo] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            info = process_info(int(name))
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            info = process_info(int(path.name))
             if info is not None and info.state not in "ZX":
                 found[info.pid] = info
     return found
 
 
 def family_of(root_pid: int) -> list[ProcessInfo]:
-    """Living processes of the session that `root_pid` leads, and descendants that left it; without the root."""
+    """Living processes of the session that `root_pid` leads, and its descendants that left it.
+
+    The root itself is not among them.
+    """
     processes = all_processes()
     family = {pid for pid, info in processes.items() if info.session_id == root_pid}
     family.add(root_pid)
@@ -79,8 +85,7 @@ def family_of(root_pid: int) -> list[ProcessInfo]:
 def environment_value(pid: int, name: str) -> str | None:
     """The value `name` had when process `pid` was started, or None."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = file.read().split(b"\0")
+        pairs = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return None
     prefix = name.encode() + b"="
@@ -94,12 +99,12 @@ def mapped_shared_files(pid: int) -> set[SharedFile]:
     """Files beneath /dev/shm that the process maps, deleted names included."""
     found: set[SharedFile] = set()
     try:
-        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as file:
+        with Path(f"/proc/{pid}/maps").open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 if SHARED_MEMORY_DIR not in line:
                     continue
-                fields = line.split(maxsplit=5)
-                if len(fields) == 6 and fields[5].startswith(SHARED_MEMORY_DIR + "/"):
+                fields = line.split(maxsplit=_MAPS_FIELDS - 1)
+                if len(fields) == _MAPS_FIELDS and fields[5].startswith(SHARED_MEMORY_DIR + "/"):
                     major, minor = fields[3].split(":")
                     device = os.makedev(int(major, 16), int(minor, 16))
                     found.add(SharedFile(device=device, inode=int(fields[4])))

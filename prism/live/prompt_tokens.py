@@ -1,18 +1,20 @@
-"""How many tokens a prompt has, for admission: counted with the model's own tokenizer where the folder has one.
+"""How many tokens a prompt has, for admission: counted with the model's own tokenizer where there is one.
 
-The chat template is not rendered (that needs the engine's code); each message counts a few tokens for it. Without a
-`tokenizer.json`, or without the `tokenizers` library, four bytes count as one token. The figure orders and admits
-requests; limits are the engine's own to enforce.
+The chat template is not rendered (that needs the engine's code); each message counts a few tokens for it.
+Without a `tokenizer.json`, or without the `tokenizers` library, four bytes count as one token. The figure
+orders and admits requests; limits are the engine's own to enforce.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prism.live.api_request import ApiRequest
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from prism.live.api_request import ApiRequest
 
 TEMPLATE_TOKENS_PER_MESSAGE = 4
 BYTES_PER_TOKEN = 4
@@ -40,11 +42,11 @@ class PromptCounter:
         return sum(len(self._tokenizer.encode(text, add_special_tokens=False).ids) for text in texts)
 
 
-def _load(path: Path) -> Any:  # noqa: ANN401 (a type of an optional library)
+def _load(path: Path) -> Any:
     if not path.is_file():
         return None
     try:
-        from tokenizers import Tokenizer
+        from tokenizers import Tokenizer  # type: ignore[import-untyped,unused-ignore]
     except ImportError:
         return None
     try:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import aiohttp
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
 _POLL_S = 0.25
-_REGISTER_S = 10.0
+_REGISTER_S = 5.0  # the pool is made, and registered, before /health answers
 _PROBE_TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 
 
-class NotReady(RuntimeError):
+class NotReadyError(RuntimeError):
     """The engine must not be routed to; the message says why."""
 
 
@@ -22,7 +26,7 @@ async def wait_http(url: str, session: aiohttp.ClientSession) -> None:
     while True:
         try:
             async with session.get(url + "/health", timeout=_PROBE_TIMEOUT) as response:
-                if response.status == 200:
+                if response.status == HTTPStatus.OK:
                     return
         except (aiohttp.ClientError, OSError, TimeoutError):
             pass  # still starting
@@ -30,7 +34,7 @@ async def wait_http(url: str, session: aiohttp.ClientSession) -> None:
 
 
 async def check_registered(ledger_path: Path, name: str, pids: Callable[[], set[int]]) -> None:
-    """Check that a process of the engine is the ledger's client `name`; raises `NotReady`.
+    """Check that a process of the engine is the ledger's client `name`; raises `NotReadyError`.
 
     A plugin that was never loaded cannot refuse to start, so stock SGLang would serve outside the budget.
     """
@@ -47,7 +51,8 @@ async def check_registered(ledger_path: Path, name: str, pids: Callable[[], set[
             break
         await asyncio.sleep(_POLL_S)
     found = ", ".join(f"{client.name} (pid {client.pid})" for client in ledger.snapshot().clients) or "nobody"
-    raise NotReady(
-        f"the engine answers but no process of it is registered as {name!r} in {ledger_path} (registered: {found}): "
+    raise NotReadyError(
+        f"the engine answers but no process of it is registered as {name!r} in {ledger_path} "
+        f"(registered: {found}): "
         "it runs without kvcached. Run `kvctl doctor` in its environment, or set engine.kvcached: false"
     )

@@ -1,4 +1,7 @@
-"""The folder one prism owns while it runs: lock, ledgers, engine folders, logs. Leftovers of a killed one go first."""
+"""The folder one prism owns while it runs: lock, ledgers, engine folders, logs.
+
+Leftovers of a killed one go first.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ _LOCK_NAME = "lock"
 _ENGINES_NAME = "engines"
 _LOGS_NAME = "logs"
 _MAX_SOCKET_PATH_BYTES = 107  # sun_path without its terminating zero
-_SOCKET_NAME_BYTES = len("/engines/255/tmp/") + 32  # SGLang puts ipc:// sockets of short random names in TMPDIR
+_SOCKET_NAME_BYTES = (
+    len("/engines/255/tmp/") + 32
+)  # SGLang puts ipc:// sockets of short random names in TMPDIR
 _LOCK_ATTEMPTS = 100
 
 log = logging.getLogger("prism.runtime")
@@ -30,7 +35,10 @@ class RuntimeDirError(RuntimeError):
 
 @dataclass(slots=True)
 class RuntimeDir:
-    """A locked folder. Made by `open_runtime_dir`; `close` removes everything in it, and itself if it was made here."""
+    """A locked folder, made by `open_runtime_dir`.
+
+    `close` removes everything of ours in it, and itself if it was made here.
+    """
 
     path: Path
     log_dir: Path
@@ -77,10 +85,11 @@ def default_runtime_dir(environ: dict[str, str] | None = None) -> Path:
 def open_runtime_dir(configured: str | None, log_dir: str | None) -> RuntimeDir:
     """Make, check and lock the folder, then clean up what a killed prism left; raises `RuntimeDirError`."""
     path = Path(configured) if configured else default_runtime_dir()
-    path = Path(os.path.abspath(path))
+    path = path.absolute()
     if len(os.fsencode(path)) + _SOCKET_NAME_BYTES > _MAX_SOCKET_PATH_BYTES:
         raise RuntimeDirError(
-            f"runtime_dir {path} is too long: socket names beneath it would pass {_MAX_SOCKET_PATH_BYTES} bytes; "
+            f"runtime_dir {path} is too long: socket names beneath it would pass "
+            f"{_MAX_SOCKET_PATH_BYTES} bytes; "
             f"use at most {_MAX_SOCKET_PATH_BYTES - _SOCKET_NAME_BYTES} bytes"
         )
     made_here = _make_private(path)
@@ -127,10 +136,12 @@ def _lock(path: Path) -> int:
         try:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise RuntimeDirError(f"runtime_dir {path}: cannot make the lock file: {error.strerror}") from error
+            raise RuntimeDirError(
+                f"runtime_dir {path}: cannot make the lock file: {error.strerror}"
+            ) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held, there = os.fstat(descriptor), os.stat(lock)
+            held, there = os.fstat(descriptor), lock.stat()
         except BlockingIOError:
             os.close(descriptor)
             raise RuntimeDirError(
@@ -142,7 +153,9 @@ def _lock(path: Path) -> int:
         if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
             return descriptor
         os.close(descriptor)
-    raise RuntimeDirError(f"runtime_dir {path}: the lock file keeps changing; is another prism restarting in a loop?")
+    raise RuntimeDirError(
+        f"runtime_dir {path}: the lock file keeps changing; is another prism restarting in a loop?"
+    )
 
 
 def _clean_leftovers(path: Path) -> None:

@@ -1,31 +1,37 @@
 """`prism serve`'s process: socket, signals, HTTP server, and the order in which things begin and end.
 
-First signal: stop taking requests, drain, TERM the engines, KILL what stays. Second signal: at once. Both work from the
-moment the loop runs, so also while engines start.
+First signal: stop taking requests, drain, TERM the engines, KILL what stays. Second signal: at once. Both
+work from the moment the loop runs, so also while engines start.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 import uvloop
 
-from prism.config import Config
-from prism.config.budget import PlannedModel
 from prism.live.api_keys import load_api_keys
 from prism.live.app import make_app
 from prism.live.runtime_dir import open_runtime_dir
 from prism.live.service import Service
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from prism.config import Config
+    from prism.config.budget import PlannedModel
+
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _BACKLOG = 2048
 _HTTP_END_S = 2
+_SPARE_CONNECTIONS = 256  # for operators, and clients that keep idle connections
 
 log = logging.getLogger("prism.server")
 
@@ -44,7 +50,10 @@ class _HttpServer(uvicorn.Server):
 
 
 def serve(config: Config, planned: list[PlannedModel]) -> None:
-    """Serve until a signal ends it; raises `ServeError`, `RuntimeDirError`, `ApiKeyError` or the ledger's errors."""
+    """Serve until a signal ends it.
+
+    Raises `ServeError`, `RuntimeDirError`, `ApiKeyError` or the ledger's errors.
+    """
     uvloop.run(_serve(config, planned))
 
 
@@ -78,6 +87,7 @@ async def _run(
         access_log=False,
         lifespan="off",
         timeout_graceful_shutdown=_HTTP_END_S,
+        limit_concurrency=2 * service.table.max_requests + _SPARE_CONNECTIONS,
         server_header=False,
     )
     http = _HttpServer(settings)
@@ -86,13 +96,17 @@ async def _run(
         service.start()
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
+        if not api_keys and not ipaddress.ip_address(host.partition("%")[0]).is_loopback:
+            log.warning("anyone who reaches %s can use the models: set server.api_key_file", host)
         log.info("listening on http://%s:%d (%d models)", shown, port, len(service.config.models))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait({stopping, serving}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         if not serving.done():
-            log.info("stopping: draining for at most %g s (a second signal ends everything at once)",
-                     service.config.server.drain_s)
+            log.info(
+                "stopping: draining for at most %g s (a second signal ends everything at once)",
+                service.config.server.drain_s,
+            )
             await service.drain(at_once)
     finally:
         await service.close(at_once)
@@ -130,7 +144,8 @@ def _listen(config: Config) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ServeError(
-            f"cannot listen on {server.host}:{server.port} ({error.strerror}); set another server.port (0 takes a free one)"
+            f"cannot listen on {server.host}:{server.port} ({error.strerror}); "
+            "set another server.port (0 takes a free one)"
         ) from None
     listener.setblocking(False)
     return listener

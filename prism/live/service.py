@@ -7,15 +7,12 @@ import contextlib
 import itertools
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import aiohttp
 
-from prism.config import Config
-from prism.config.budget import PlannedModel
 from prism.core import GlobalScheduler, LocalScheduler
-from prism.core.codec import SchedulerConfig
 from prism.core.events import ModelState
-from prism.live.api_request import ApiRequest
 from prism.live.clock import Clock
 from prism.live.decider import GLOBAL, Decider, Scheduler, local_name
 from prism.live.event_log import EventLog
@@ -30,8 +27,14 @@ from prism.live.observer import Observer
 from prism.live.openai_errors import ApiError
 from prism.live.plan import global_config, local_config
 from prism.live.prompt_tokens import PromptCounter
-from prism.live.runtime_dir import RuntimeDir
 from prism.live.upstream import Upstream
+
+if TYPE_CHECKING:
+    from prism.config import Config
+    from prism.config.budget import PlannedModel
+    from prism.core.codec import SchedulerConfig
+    from prism.live.api_request import ApiRequest
+    from prism.live.runtime_dir import RuntimeDir
 
 _ABORT_S = 5.0
 
@@ -94,7 +97,10 @@ class Service:
         self._observing = asyncio.create_task(self.observer.run(), name="observer")
 
     async def drain(self, at_once: asyncio.Event) -> None:
-        """Take nothing new; let running requests end for `drain_s` or until `at_once`, then interrupt the rest."""
+        """Take nothing new.
+
+        Let running requests end for `drain_s` or until `at_once`, then interrupt the rest.
+        """
         self.draining = True
         empty = asyncio.create_task(self.table.wait_empty())
         hurry = asyncio.create_task(at_once.wait())
@@ -128,7 +134,9 @@ class Service:
         instance = self.fleet.get(api.model)
         if instance is None:
             known = ", ".join(sorted(i.name for i in self.fleet))
-            raise ApiError(404, f"model {api.model!r} is not served here; known: {known}", "model_not_found", "model")
+            raise ApiError(
+                404, f"model {api.model!r} is not served here; known: {known}", "model_not_found", "model"
+            )
         if self.draining:
             raise ApiError(503, "the service is stopping", "stopping", None, 5.0)
         counter = self._counters.get(api.model)
@@ -136,7 +144,9 @@ class Service:
             message = f"model {api.model!r} has failed: {self.failure_of(api.model)}"
             raise ApiError(503, message, "model_failed", None, None)
         if self.table.full:
-            raise ApiError(429, f"more than {self.table.max_requests} requests are held", "queue_full", None, 1.0)
+            raise ApiError(
+                429, f"more than {self.table.max_requests} requests are held", "queue_full", None, 1.0
+            )
         prompt_tokens = await counter.count(api)
         self.observer.rates.arrived(api.model, prompt_tokens)
         plan = instance.planned.plan

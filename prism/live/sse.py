@@ -16,7 +16,10 @@ class StreamError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One event. `raw` ends with its blank line; `progress`: it carries a step of generation; `content`: and text."""
+    """One event; `raw` ends with its blank line.
+
+    `progress`: it carries a step of generation; `content`: that step has text.
+    """
 
     raw: bytes
     done: bool = False

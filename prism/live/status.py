@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from prism.live.instance import Instance
-from prism.live.service import Service
+if TYPE_CHECKING:
+    from prism.live.instance import Instance
+    from prism.live.service import Service
 
 
 def status_document(service: Service) -> dict[str, Any]:

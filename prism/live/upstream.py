@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from types import SimpleNamespace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
 
 import aiohttp
 
 from prism.core.events import Dispatched, Event, FinishReason, FirstToken, PrefillProgress
-from prism.live.client_side import ClientSide
-from prism.live.clock import Clock
-from prism.live.live_request import LiveRequest
 from prism.live.openai_errors import ApiError, from_engine
 from prism.live.sse import SseSplitter, StreamError, StreamEvent, read_event
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import SimpleNamespace
+
+    from prism.live.client_side import ClientSide
+    from prism.live.clock import Clock
+    from prism.live.live_request import LiveRequest
 
 _CONNECT_S = 10.0
 _MAX_ANSWER_BYTES = 64 * 2**20
@@ -23,7 +28,7 @@ _MAX_ERROR_BYTES = 64 * 2**10
 _LOST = "the engine stopped while it worked on this request"
 
 
-class NotTaken(Exception):
+class NotTakenError(Exception):
     """The engine never got the request; the scheduler decides anew."""
 
 
@@ -41,7 +46,7 @@ class Forwarding:
 
     op_id: str
     instance: str
-    url: str
+    url: str | None  # None: it is not running
     request: LiveRequest
     client: ClientSide
     feed: Callable[[Event], None]
@@ -72,14 +77,18 @@ class Forwarding:
 
 
 class Upstream:
-    """Sends requests to engines. One session; every request has a connection of its own, closing it aborts it."""
+    """Sends requests to engines.
+
+    Every request has a connection of its own; closing it aborts the request.
+    """
 
     def __init__(self) -> None:
         """Call within the running loop."""
         trace = aiohttp.TraceConfig()
         trace.on_request_chunk_sent.append(_chunk_sent)
         self._session = aiohttp.ClientSession(
-            # a kept-alive connection may be closed by the engine just as we write: not worth 0.2 ms on loopback
+            # a kept-alive connection may be closed by the engine just as we write: not worth 0.2 ms on
+            # loopback
             connector=aiohttp.TCPConnector(limit=0, force_close=True),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             trace_configs=[trace],
@@ -92,8 +101,10 @@ class Upstream:
         await self._session.close()
 
     async def forward(self, forwarding: Forwarding) -> Ending:
-        """Carry it out; raises `NotTaken`."""
+        """Carry it out; raises `NotTakenError`."""
         api = forwarding.request.api
+        if forwarding.url is None:
+            raise NotTakenError("engine not running")
         try:
             async with self._session.post(
                 forwarding.url + api.route,
@@ -102,7 +113,7 @@ class Upstream:
                 trace_request_ctx=forwarding,
             ) as response:
                 forwarding.sent()
-                if response.status != 200:
+                if response.status != HTTPStatus.OK:
                     body = await response.content.read(_MAX_ERROR_BYTES)
                     return Ending("error", from_engine(response.status, body))
                 if api.stream:
@@ -110,7 +121,7 @@ class Upstream:
                 return await _pass_answer(forwarding, response)
         except (aiohttp.ClientError, ConnectionError, TimeoutError) as error:
             if forwarding.request.open_dispatch_op_id is not None:
-                raise NotTaken(f"engine not reachable: {type(error).__name__}") from None
+                raise NotTakenError(f"engine not reachable: {type(error).__name__}") from None
             return Ending("lost", ApiError(502, _LOST, "engine_lost"))
 
 
@@ -154,7 +165,7 @@ async def _pass_answer(forwarding: Forwarding, response: aiohttp.ClientResponse)
         parts.append(data)
         size += len(data)
         if size > _MAX_ANSWER_BYTES:
-            message = f"the engine's answer is larger than {_MAX_ANSWER_BYTES} bytes; ask for fewer tokens or choices"
+            message = f"the engine's answer is larger than {_MAX_ANSWER_BYTES} bytes; ask for less"
             return Ending("error", ApiError(502, message, "answer_too_large"))
     body = b"".join(parts)
     try:

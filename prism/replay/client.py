@@ -28,8 +28,8 @@ class StreamError(Exception):
 class ClientSettings:
     """Where and how requests are sent.
 
-    `base_url` has no trailing `/v1`. `ignore_eos` (an extension of SGLang's) makes outputs exactly as long as the
-    trace says; without it a model may stop earlier. `timeout_s` bounds one request, its wait included.
+    `base_url` has no trailing `/v1`. `ignore_eos` (an extension of SGLang's) makes outputs exactly as long
+    as the trace says; without it a model may stop earlier. `timeout_s` bounds one request, its wait included.
     """
 
     base_url: str

@@ -1,7 +1,7 @@
 """Prompts of about a given number of tokens that a prefix cache cannot answer.
 
-Words are drawn at random from the 1,262 of `vocabulary.txt`, so two prompts share no more than chance prefixes;
-prompts of one repeated word would be prefix-cache hits for 99 % of their tokens and measure nothing.
+Words are drawn at random from the 1,262 of `vocabulary.txt`, so two prompts share no more than a chance
+prefix; prompts of one repeated word would be prefix-cache hits for 99 % of their tokens and measure nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import random
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-
-from tokenizers import Tokenizer
 
 # Without the model's tokenizer a word counts as one token: right for real models' vocabularies, where these
 # common words are single tokens, within a few percent (SmolLM2: 1.01 tokens per word).
@@ -26,7 +24,10 @@ class PromptMaker:
     """
 
     def __init__(self, tokenizer_file: Path | None = None, seed: int = 0) -> None:
-        """`tokenizer_file`: a Hugging Face `tokenizer.json`. Raises ValueError when it cannot be read."""
+        """`tokenizer_file`: a Hugging Face `tokenizer.json`; reading it needs the package `tokenizers`.
+
+        Raises ValueError when it cannot be read.
+        """
         self._random = random.Random(seed)  # noqa: S311 (prompts, no secrets)
         words = vocabulary()
         count = _counter(tokenizer_file)
@@ -55,6 +56,8 @@ def _counter(tokenizer_file: Path | None) -> Callable[[str], int]:
     if tokenizer_file is None:
         return lambda _: TOKENS_PER_UNKNOWN_WORD
     try:
+        from tokenizers import Tokenizer  # type: ignore[import-untyped]  # optional: only exact lengths need it
+
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
     except Exception as error:  # the library raises bare Exception
         raise ValueError(f"{tokenizer_file}: not a readable tokenizer: {error}") from error

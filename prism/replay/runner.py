@@ -23,8 +23,8 @@ CONNECT_TIMEOUT_S = 10.0
 class ReplaySettings:
     """How a trace is replayed.
 
-    `time_scale` multiplies arrival times: 0.5 is twice as fast. `max_s` ends the replay: rows due later are not
-    sent, and requests still running then are given up and count as timed out.
+    `time_scale` multiplies arrival times: 0.5 is twice as fast. `max_s` ends the replay: rows due later are
+    not sent, and requests still running then are given up and count as timed out.
     """
 
     client: ClientSettings
@@ -57,7 +57,7 @@ class _State:
 def due_rows(
     trace: Sequence[TraceRequest], time_scale: float, max_s: float
 ) -> list[tuple[float, TraceRequest]]:
-    """(due_s, row) of the rows a replay sends, in order. ValueError for a scale or limit that is not positive."""
+    """(due_s, row) of the rows a replay sends, in order. ValueError for a scale or limit of 0 or less."""
     if not time_scale > 0:
         raise ValueError(f"time_scale is {time_scale}; it must be more than 0")
     if not max_s > 0:
@@ -74,8 +74,8 @@ async def replay(
 ) -> list[RequestOutcome]:
     """Send the trace and return an outcome per row sent, in order of arrival.
 
-    `makers`: a prompt maker per model; models without one get prompts of one word per token. All prompts are made
-    before the first request leaves, so that making them delays nothing.
+    `makers`: a prompt maker per model; models without one get prompts of one word per token. All prompts are
+    made before the first request leaves, so that making them delays nothing.
     """
     rows = due_rows(trace, settings.time_scale, settings.max_s)
     prompts = _prompts(rows, makers, settings.seed)

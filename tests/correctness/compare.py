@@ -1,7 +1,5 @@
 """Where two runs of the same prompts part, and how close the choice was there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The engine runs in its own session with a private TMPDIR. Closing it kills exact
 removes the shared-memory files its processes had mapped, which SGLang leaves behind however it ends.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -113,11 +111,11 @@ class Completion:
     retractions: int
 
 
-class EngineDied(RuntimeError):
+class EngineDiedError(RuntimeError):
     """The engine ended, or did not become ready in time. The message ends with its log."""
 
 
-class RequestRefused(RuntimeError):
+class RequestRefusedError(RuntimeError):
     """The engine answered a request with an HTTP error."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -140,7 +138,7 @@ class Engine:
         self._log_path = self._private_dir / "engine.log"
         self._port = _free_port()
         self._log: IO[bytes] = self._log_path.open("wb")
-        # Called on the thread that lives as long as the tests: the death signal follows the thread, not the process.
+        # Start engines on the main thread: the death signal comes when the *thread* that started them ends.
         self._process = subprocess.Popen(
             spec.arguments(self._port),
             env=spec.environment(self._private_dir),
@@ -157,31 +155,44 @@ class Engine:
         """The launcher's pid, which is also the id of the engine's process group."""
         return self._process.pid
 
+    def scheduler_pid(self) -> int:
+        """The process that runs the model. Raises EngineDiedError where there is none (yet)."""
+        for pid in _group(self.pid):
+            if b"sglang::scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return pid
+        raise EngineDiedError(f"no scheduler process in group {self.pid}\n{self._tail()}")
+
     def log(self) -> str:
         """Everything the engine has printed so far."""
         return self._log_path.read_text(errors="replace")
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Return once the engine serves. Raises EngineDied with the end of its log."""
+        """Return once the engine serves. Raises EngineDiedError with the end of its log."""
         deadline_s = time.monotonic() + timeout_s
         while time.monotonic() < deadline_s:
             if self._process.poll() is not None:
-                raise EngineDied(f"ended with status {self._process.returncode} while loading\n{self._tail()}")
+                raise EngineDiedError(f"ended with {self._process.returncode} while loading\n{self._tail()}")
             try:
                 self.get("/model_info", timeout_s=5.0)
-                return
             except (urllib.error.URLError, ConnectionError, TimeoutError):
                 time.sleep(0.1)
-        raise EngineDied(f"not ready after {timeout_s:.0f} s\n{self._tail()}")
+            else:
+                return
+        raise EngineDiedError(f"not ready after {timeout_s:.0f} s\n{self._tail()}")
 
     def is_alive(self) -> bool:
         """Whether the launcher runs; it ends itself when the scheduler dies."""
         return self._process.poll() is None
 
     def generate(
-        self, input_ids: Sequence[int], max_new_tokens: int, *, timeout_s: float = REQUEST_TIMEOUT_S, **sampling: Any
+        self,
+        input_ids: Sequence[int],
+        max_new_tokens: int,
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        **sampling: Any,
     ) -> Completion:
-        """Greedy tokens for one prompt. Raises RequestRefused for an HTTP error."""
+        """Greedy tokens for one prompt. Raises RequestRefusedError for an HTTP error."""
         return self.generate_together([input_ids], [max_new_tokens], timeout_s=timeout_s, **sampling)[0]
 
     def generate_together(
@@ -207,21 +218,23 @@ class Engine:
         return [_completion(answer) for answer in answers]
 
     def flush_cache(self, timeout_s: float = 30.0) -> None:
-        """Drop the prefix cache; waits until the engine is idle. Raises RequestRefused when it never was."""
+        """Drop the prefix cache once the engine is idle. Raises RequestRefusedError when it never was."""
         self.post(f"/flush_cache?timeout={timeout_s:.0f}", None, timeout_s=timeout_s + 10.0)
 
     def get(self, path: str, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         """GET, decoded where the answer is JSON."""
-        return self._request(urllib.request.Request(self._url(path)), timeout_s)
+        request = urllib.request.Request(self._url(path))
+        return self._request(request, timeout_s)
 
     def post(self, path: str, body: Any, *, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """POST, decoded where the answer is JSON. Raises RequestRefused for an HTTP error."""
+        """POST, decoded where the answer is JSON. Raises RequestRefusedError for an HTTP error."""
         data = b"" if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self._url(path), data, {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self._url(path), data, headers)
         return self._request(request, timeout_s)
 
     def close(self) -> None:
-        """Kill the process group, wait for all of it, remove what it left in /dev/shm and its folder. Idempotent."""
+        """Kill the process group, wait for all of it, remove what it left in /dev/shm. Idempotent."""
         if self._log.closed:
             return
         leftovers = _shared_files(_group(self.pid))
@@ -249,7 +262,7 @@ class Engine:
             with urllib.request.urlopen(request, timeout=timeout_s) as response:
                 text = response.read().decode()
         except urllib.error.HTTPError as error:
-            raise RequestRefused(error.code, error.read().decode(errors="replace")) from error
+            raise RequestRefusedError(error.code, error.read().decode(errors="replace")) from error
         try:
             return json.loads(text)
         except json.JSONDecodeError:
@@ -294,16 +307,17 @@ def _group(group: int) -> list[int]:
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():
             try:
-                state, _parent, its_group = Path(entry.path, "stat").read_text().rpartition(")")[2].split()[:3]
+                stat = Path(entry.path, "stat").read_text()
             except (FileNotFoundError, ProcessLookupError):
                 continue
+            state, _parent, its_group = stat.rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
                 members.append(int(entry.name))
     return members
 
 
 def _shared_files(pids: Sequence[int]) -> list[Path]:
-    """Files in /dev/shm that these processes map, found by inode: a semaphore is mapped under a name it lost."""
+    """Files in /dev/shm that these processes map, by inode: a semaphore is mapped under a name it lost."""
     mapped = set()
     for pid in pids:
         try:

@@ -1,7 +1,5 @@
 """Twenty prompts of many kinds and lengths, as token ids, with how much to generate for each."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +21,7 @@ _TEXTS = (
     "Once upon a time",
     "def fibonacci(n):\n    if n < 2:\n        return",
     "1, 2, 3, 4, 5, 6,",
-    "{\"name\": \"Ada\", \"born\":",
+    '{"name": "Ada", "born":',
     "The three largest oceans are the",
     "import numpy as np\n\nx = np.",
     "a",
@@ -54,4 +52,6 @@ def prompts_for(model: Path) -> list[Prompt]:
     long = [f"Chapter {count}. {_PARAGRAPH * count}In the end" for count in _REPEATS]
     # Long ones between short ones, so that every batch mixes lengths.
     texts = [text for group in zip(chats, [*_TEXTS, *long], strict=True) for text in group]
-    return [Prompt(tuple(tokenizer.encode(text).ids), 8 + 5 * (index % 4)) for index, text in enumerate(texts)]
+    return [
+        Prompt(tuple(tokenizer.encode(text).ids), 8 + 3 * (index % 4)) for index, text in enumerate(texts)
+    ]

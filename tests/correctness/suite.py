@@ -1,7 +1,5 @@
 """The runs that every engine of a comparison makes."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,21 +13,21 @@ class SuiteRun:
     """Answers in the order of the prompts, whatever the order of arrival was."""
 
     alone: tuple[Completion, ...]
-    """One request at a time."""
+    """One request at a time; possibly only the first few prompts."""
     together: tuple[Completion, ...]
     """All at once in the order of the prompts; the engine runs 16 of them at a time."""
     shuffled: tuple[Completion, ...]
     """All at once in another, fixed order."""
 
 
-def run_suite(engine: Engine, prompts: Sequence[Prompt]) -> SuiteRun:
-    """All three runs, each from an empty prefix cache."""
+def run_suite(engine: Engine, prompts: Sequence[Prompt], alone: int) -> SuiteRun:
+    """All three runs, each from an empty prefix cache; the first `alone` prompts one at a time."""
     in_order = list(range(len(prompts)))
     shuffled = list(in_order)
     random.Random(7).shuffle(shuffled)
     engine.flush_cache()
-    alone = tuple(engine.generate(prompt.input_ids, prompt.max_new_tokens) for prompt in prompts)
-    return SuiteRun(alone, run_together(engine, prompts, in_order), run_together(engine, prompts, shuffled))
+    singly = tuple(engine.generate(prompt.input_ids, prompt.max_new_tokens) for prompt in prompts[:alone])
+    return SuiteRun(singly, run_together(engine, prompts, in_order), run_together(engine, prompts, shuffled))
 
 
 def run_together(engine: Engine, prompts: Sequence[Prompt], order: Sequence[int]) -> tuple[Completion, ...]:

@@ -164,3 +164,19 @@ def test_an_idle_engine_keeps_only_the_padding_page(engines: tuple[Engine, Engin
     engine.capacity.step_boundary(engine, idle=True)
     assert engine.pool.mapped_bytes == PAGE_BYTES
     assert engine.client.used_bytes == PAGE_BYTES
+
+
+def test_a_busy_engines_cache_outlives_an_idle_ones(engines: tuple[Engine, Engine]) -> None:
+    idle, busy = engines
+    idle.cache(6)
+    busy.cache(2)
+    busy.use(PAGE_ROWS)
+    assert busy.evictable_rows() < 2 * PAGE_ROWS, "nothing else was at hand at that instant"
+    assert busy.want_bytes() > 0, "but others are asked for it"
+
+    idle.capacity.step_boundary(idle, idle=True)
+
+    kept_rows = busy.evictable_rows()
+    busy.use(PAGE_ROWS)
+    assert busy.evictable_rows() == kept_rows
+    assert busy.want_bytes() == 0

@@ -1,7 +1,8 @@
-"""Install real SGLang for the CPU into the Python that runs this file: ``.venv/bin/python tools/sglang_cpu/install.py``.
+"""Install real SGLang for the CPU: ``.venv/bin/python tools/sglang_cpu/install.py``, into that Python.
 
-Takes about 80 s and 1.7 GB. Steps: PyTorch (a CPU build), SGLang's imports, SGLang itself without its CUDA
-dependencies, the stand-ins of ``shim/``, and an import of the engine's server as proof. See README.md beside it.
+Takes about 80 s and 1.7 GB. Steps: PyTorch (a CPU build), SGLang's imports, SGLang itself without its
+CUDA dependencies, the stand-ins of ``shim/``, and an import of the engine's server as proof.
+See README.md beside it.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class InstallError(RuntimeError):
 
 
 def main() -> int:
+    """Run the steps; 1 with a message when one fails."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -37,8 +39,8 @@ def main() -> int:
         "--torch-index",
         default="",
         metavar="URL",
-        help=f"package index with PyTorch's CPU wheels; default: the configured index where it offers a CPU build, "
-        f"else {CPU_TORCH_INDEX}",
+        help="package index with PyTorch's CPU wheels; default: the configured index where it offers "
+        f"a CPU build, else {CPU_TORCH_INDEX}",
     )
     parser.add_argument("--shim-only", action="store_true", help="only (re)install the stand-ins")
     arguments = parser.parse_args()
@@ -65,7 +67,7 @@ def pip(*arguments: str) -> None:
 
 
 def install_torch(torch_index: str) -> None:
-    """Install PyTorch without CUDA, unless the right one is there. InstallError where only CUDA builds are offered."""
+    """Install PyTorch without CUDA, unless it is there. InstallError where only CUDA builds are offered."""
     if installed_torch_version().split("+")[0] != TORCH_VERSION:
         requirement = f"torch=={TORCH_VERSION}"
         if not torch_index and not NVIDIA_DEVICE.exists() and offers_cuda_build(requirement):
@@ -88,7 +90,7 @@ def installed_torch_version() -> str:
 
 
 def offers_cuda_build(requirement: str) -> bool:
-    """Whether pip would take a wheel that requires NVIDIA's libraries (metadata only, nothing is installed)."""
+    """Whether pip would take a wheel that requires NVIDIA's libraries (asks for metadata only)."""
     command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--dry-run"]
     command += ["--no-deps", "--ignore-installed", "--report", "-", requirement]
     found = subprocess.run(command, check=False, capture_output=True, text=True)
@@ -113,7 +115,8 @@ def refuse_cuda_build() -> None:
         raise InstallError(f"torch {installed_torch_version()} does not import:\n{found.stderr.strip()}")
     if found.stdout.strip() and not NVIDIA_DEVICE.exists():
         raise InstallError(
-            f"torch {installed_torch_version()} is built for CUDA {found.stdout.strip()}, but there is no GPU here. "
+            f"torch {installed_torch_version()} is built for CUDA {found.stdout.strip()}, "
+            f"but there is no GPU here. "
             f"Remove .venv and run: make demo TORCH_INDEX={CPU_TORCH_INDEX}"
         )
 
@@ -121,7 +124,7 @@ def refuse_cuda_build() -> None:
 def install_shim(site_packages: Path) -> None:
     """Put the stand-ins into ``site_packages``: the package first, then the .pth file that switches it on.
 
-    Each is copied beside its place and renamed, so that an interpreter starting meanwhile never sees half of one.
+    Each is copied beside its place and renamed: an interpreter starting meanwhile never sees half of one.
     """
     package = HERE / "shim" / SHIM_PACKAGE
     with tempfile.TemporaryDirectory(prefix=f".{SHIM_PACKAGE}.", dir=site_packages) as scratch:

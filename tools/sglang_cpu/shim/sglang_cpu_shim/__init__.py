@@ -30,7 +30,7 @@ def activate() -> bool:
     """Install the finders once per process. Returns whether they are installed now."""
     if not wanted():
         return False
-    from sglang_cpu_shim.finders import StandInFinder, TorchvisionFinder
+    from .finders import StandInFinder, TorchvisionFinder
 
     if not any(isinstance(finder, StandInFinder) for finder in sys.meta_path):
         sys.meta_path.insert(0, TorchvisionFinder())

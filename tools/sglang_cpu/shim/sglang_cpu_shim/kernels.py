@@ -18,8 +18,10 @@ class MissingKernel:
         return MissingKernel(f"{self.__qualname__}.{name}")
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        """Raise NotImplementedError: there is nothing to run."""
         raise NotImplementedError(
-            f"{self.__qualname__} needs a GPU build of sgl_kernel; this is the CPU stand-in (sglang_cpu_shim). "
+            f"{self.__qualname__} needs a GPU build of sgl_kernel; "
+            "this is the CPU stand-in (sglang_cpu_shim). "
             "Run the engine with --device cpu --attention-backend torch_native"
         )
 

@@ -15,7 +15,7 @@ _KEPT_ALIVE: list[object] = []  # a torch.library.Library withdraws its declarat
 
 
 def declare_missing_operators(package_path: list[str]) -> bool:
-    """Declare ``nms`` and ``qnms`` unless the library in ``package_path`` loads. Returns whether it declared."""
+    """Declare ``nms`` and ``qnms`` unless the library in ``package_path`` loads. Whether it declared."""
     import torch  # the library links against torch: it must be loaded first
 
     if _library_loads(package_path):

@@ -12,7 +12,7 @@ import types
 from collections.abc import Callable
 from typing import Any
 
-from sglang_cpu_shim.finders import ABSENT
+from .finders import ABSENT
 
 # The version SGLang 0.5.21's PyTorch (2.13.0) is built against: code compares it at import.
 VERSION = "3.7.0"
@@ -36,6 +36,7 @@ class UnlaunchableKernel:
         return self
 
     def __call__(self, *args: object, **kwargs: object) -> object:
+        """Raise NotImplementedError: nothing was compiled."""
         raise _refuse(f"triton kernel {getattr(self, '__name__', '?')}")
 
 
@@ -51,7 +52,7 @@ class Config:
 
     def __init__(
         self, kwargs: dict[str, Any] | None = None, num_warps: int = 4, num_stages: int = 2, **more: Any
-    ):
+    ) -> None:
         self.kwargs = kwargs or {}
         self.num_warps = num_warps
         self.num_stages = num_stages

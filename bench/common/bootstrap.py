@@ -1,0 +1,20 @@
+"""Figures over paired measurements."""
+
+import random
+import statistics
+from collections.abc import Sequence
+
+_RESAMPLES = 10_000
+_SEED = 12345
+
+
+def bootstrap_median_low(values: Sequence[float], confidence: float = 0.95) -> float:
+    """Lower end of the two-sided bootstrap interval for the median, by percentiles of resampled medians.
+
+    Raises ValueError without values.
+    """
+    if not values:
+        raise ValueError("no values to resample: measure at least one pair")
+    source = random.Random(_SEED)
+    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    return medians[int((1.0 - confidence) / 2.0 * _RESAMPLES)]

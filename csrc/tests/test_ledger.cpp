@@ -1,0 +1,270 @@
+// The ledger within one process: accounts, floors, limits, and files that are not what they should be.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <thread>
+
+#include "ledger/ledger.hpp"
+#include "ledger_folder.hpp"
+#include "testing.hpp"
+#include "vmm/error.hpp"
+
+namespace {
+
+using namespace kvcached;
+
+ClientSpec spec(const std::string& name, std::int64_t floor_bytes = 0,
+                std::optional<std::int64_t> limit_bytes = std::nullopt, std::int32_t priority = 0) {
+  return {name, floor_bytes, limit_bytes, priority};
+}
+
+void write_file(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+  ::chmod(path.c_str(), 0600);
+}
+
+}  // namespace
+
+TEST(ledger_claims_stop_at_the_budget) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a"));
+  const auto b = ledger.register_client(spec("b"));
+  CHECK(a->try_claim(60));
+  CHECK(!b->try_claim(41));
+  CHECK_EQ(b->obtainable_bytes(), 40);
+  CHECK(b->try_claim(40));
+  CHECK_EQ(a->obtainable_bytes(), 0);
+  CHECK_EQ(ledger.snapshot().used_bytes, 100);
+  a->release(60);
+  CHECK(b->try_claim(60));
+  CHECK_THROWS(Misuse, "releases 1 bytes but holds 0", a->release(1));
+  CHECK_THROWS(Misuse, "claim of -1 bytes", a->try_claim(-1));
+  CHECK(a->try_claim(0));
+}
+
+TEST(ledger_a_floor_counts_whether_used_or_not) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a", 30));
+  const auto b = ledger.register_client(spec("b"));
+  CHECK_EQ(b->attainable_bytes(), 70);
+  CHECK_EQ(a->attainable_bytes(), 100);
+  CHECK(!b->try_claim(71));
+  CHECK(b->try_claim(70));
+  CHECK_EQ(a->obtainable_bytes(), 30);
+  CHECK(a->try_claim(30));
+  CHECK(!a->try_claim(1));
+}
+
+TEST(ledger_a_floor_becomes_real_once_others_have_made_room) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto b = ledger.register_client(spec("b"));
+  CHECK(b->try_claim(90));
+  const auto a = ledger.register_client(spec("a", 30));
+  CHECK(!a->try_claim(30));  // never more than the budget, guarantee or not
+  CHECK(!b->try_claim(1));   // and nothing more for those above what is theirs
+  b->release(20);
+  CHECK(a->try_claim(30));
+  CHECK_EQ(ledger.snapshot().used_bytes, 100);
+}
+
+TEST(ledger_floors_that_do_not_fit_are_refused_with_the_budget_that_would_do) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a", 60));
+  CHECK_THROWS(LedgerRefused, "the smallest budget that works is 110", ledger.register_client(spec("b", 50)));
+  CHECK_EQ(ledger.snapshot().clients.size(), 1U);
+  const auto b = ledger.register_client(spec("b", 40));
+  CHECK_THROWS(LedgerRefused, "smallest budget that works is 101", b->set_floor(41));
+  CHECK_EQ(b->floor_bytes(), 40);
+  a->set_floor(10);
+  b->set_floor(90);
+  CHECK_THROWS(LedgerRefused, "exceeds its limit", b->set_limit(89));
+}
+
+TEST(ledger_a_limit_binds_its_owner_alone_and_may_be_lifted) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a", 0, 50));
+  CHECK_EQ(a->attainable_bytes(), 50);
+  CHECK(a->try_claim(50));
+  CHECK(!a->try_claim(1));
+  a->set_limit(20);
+  CHECK_EQ(a->obtainable_bytes(), 0);
+  CHECK_EQ(a->used_bytes(), 50);
+  a->release(40);
+  CHECK_EQ(a->obtainable_bytes(), 10);
+  a->set_limit(std::nullopt);
+  CHECK_EQ(a->obtainable_bytes(), 90);
+}
+
+TEST(ledger_snapshots_show_what_was_registered_and_published) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("Modell-\xc3\xa4", 5, 80, -3));
+  a->publish({4096, 8192, 7, 9});
+  const LedgerSnapshot snapshot = ledger.snapshot();
+  REQUIRE(snapshot.clients.size() == 1);
+  const ClientInfo& info = snapshot.clients[0];
+  CHECK_EQ(info.name, "Modell-\xc3\xa4");
+  CHECK_EQ(info.pid, static_cast<std::uint32_t>(::getpid()));
+  CHECK_EQ(info.floor_bytes, 5);
+  CHECK_EQ(info.limit_bytes.value_or(-1), 80);
+  CHECK_EQ(info.priority, -3);
+  CHECK_EQ(info.published.range_base, 4096U);
+  CHECK_EQ(info.published.rows_backed, 9U);
+  CHECK(info.alive);
+}
+
+TEST(ledger_a_want_is_seen_by_the_others_and_wakes_them_when_it_rises) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a"));
+  const auto b = ledger.register_client(spec("b"));
+  const std::uint32_t before = a->generation();
+  b->set_want(30);
+  const std::uint32_t risen = a->generation();
+  CHECK(risen != before);
+  CHECK_EQ(a->wanted_by_others_bytes(), 30);
+  CHECK_EQ(b->wanted_by_others_bytes(), 0);
+  CHECK_EQ(ledger.snapshot().clients[1].want_bytes, 30);
+  b->set_want(0);
+  CHECK_EQ(a->generation(), risen);
+  b->set_want(5);
+  b->close();
+  CHECK_EQ(a->wanted_by_others_bytes(), 0);
+}
+
+TEST(ledger_closing_gives_everything_up_and_frees_the_place) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  for (int round = 0; round < 200; ++round) {
+    const auto a = ledger.register_client(spec("a", 100));
+    CHECK(a->try_claim(100));
+    CHECK_EQ(a->slot(), 0U);
+    a->close();
+    a->close();
+    CHECK_THROWS(Misuse, "is closed", a->try_claim(1));
+  }
+  CHECK_EQ(ledger.snapshot().used_bytes, 0);
+  CHECK(ledger.snapshot().clients.empty());
+}
+
+TEST(ledger_names_and_places_are_bounded) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  CHECK_THROWS(Misuse, "has 48 bytes", ledger.register_client(spec(std::string(48, 'x'))));
+  CHECK_THROWS(Misuse, "has 0 bytes", ledger.register_client(spec("")));
+  std::vector<std::unique_ptr<LedgerClient>> clients;
+  for (std::size_t i = 0; i < kLedgerSlots; ++i)
+    clients.push_back(ledger.register_client(spec(std::string(47, 'x'))));
+  CHECK_THROWS(Misuse, "all 64 places are taken", ledger.register_client(spec("one more")));
+  clients.pop_back();
+  ledger.register_client(spec("one more"));
+}
+
+TEST(ledger_a_waiter_wakes_when_credit_comes_back) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a"));
+  CHECK(a->try_claim(100));
+  const std::uint32_t before = a->generation();
+  CHECK_EQ(ledger.wait(before, 0.01), before);
+  std::thread releaser([&a] {
+    ::usleep(20'000);
+    a->release(100);
+  });
+  std::uint32_t now = before;
+  for (int tries = 0; now == before && tries < 100; ++tries) now = ledger.wait(before, 1.0);
+  releaser.join();
+  CHECK(now != before);
+}
+
+TEST(ledger_budgets_change_only_without_living_clients) {
+  const LedgerFolder folder;
+  const Ledger first(folder.path(), 100);
+  {
+    const auto a = first.register_client(spec("a"));
+    CHECK_THROWS(Misuse, "has a budget of 100 bytes and living clients", Ledger(folder.path(), 200));
+    CHECK_EQ(Ledger(folder.path(), 100).budget_bytes(), 100);
+    CHECK_EQ(Ledger(folder.path(), std::nullopt).budget_bytes(), 100);
+  }
+  CHECK_EQ(Ledger(folder.path(), 200).budget_bytes(), 200);
+  CHECK_EQ(first.budget_bytes(), 200);
+  CHECK_THROWS(Misuse, "budget of 0 bytes", Ledger(folder.path(), 0));
+}
+
+TEST(ledger_files_that_are_not_privately_ours_are_refused) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  CHECK_THROWS(Misuse, "does not exist", Ledger(path, std::nullopt));
+  {
+    const Ledger made(path, 100);
+  }
+  struct stat facts{};
+  REQUIRE(::stat(path.c_str(), &facts) == 0);
+  CHECK_EQ(facts.st_mode & 0777, 0600U);
+
+  ::chmod(path.c_str(), 0640);
+  CHECK_THROWS(Misuse, "the file is open to other users; run: chmod 0600", Ledger(path, 100));
+  ::chmod(path.c_str(), 0600);
+  ::chmod(folder.folder().c_str(), 0750);
+  CHECK_THROWS(Misuse, "its folder is open to other users", Ledger(path, 100));
+  ::chmod(folder.folder().c_str(), 0700);
+
+  const std::string link = folder.folder() + "/link";
+  std::filesystem::create_symlink(path, link);
+  CHECK_THROWS(Misuse, "cannot open", Ledger(link, 100));
+  const std::string pipe = folder.folder() + "/pipe";
+  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK_THROWS(Misuse, "is not a regular file", Ledger(pipe, 100));
+  std::filesystem::create_directory(folder.folder() + "/sub");
+  CHECK_THROWS(Misuse, "cannot open", Ledger(folder.folder() + "/sub", 100));
+  CHECK_THROWS(Misuse, "names no file", Ledger(folder.folder() + "/", 100));
+  CHECK_EQ(Ledger(folder.folder() + "/new/device.ledger", 100).budget_bytes(), 100);
+}
+
+TEST(ledger_files_with_other_contents_are_refused) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  write_file(path, "short");
+  CHECK_THROWS(Misuse, "has 5 bytes instead of", Ledger(path, 100));
+  write_file(path, std::string(sizeof(LedgerSegment), 'x'));
+  CHECK_THROWS(Misuse, "is not a ledger of version 1", Ledger(path, 100));
+  CHECK_THROWS(Misuse, "is not a ledger of version 1", Ledger(path, std::nullopt));
+  write_file(path, std::string(sizeof(LedgerSegment), '\0'));  // its maker died half-way
+  CHECK_THROWS(Misuse, "is not initialised", Ledger(path, std::nullopt));
+  CHECK_EQ(Ledger(path, 100).budget_bytes(), 100);
+}
+
+TEST(ledger_any_bytes_in_the_lines_are_survived) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 1000);
+  std::mt19937 random(7);
+  for (int round = 0; round < 300; ++round) {
+    const auto a = ledger.register_client(spec("a"));
+    std::fstream file(folder.path(), std::ios::binary | std::ios::in | std::ios::out);
+    file.seekp(offsetof(LedgerSegment, header) + offsetof(LedgerHeader, budget_bytes));
+    for (std::size_t i = offsetof(LedgerHeader, budget_bytes); i < sizeof(LedgerSegment); ++i) {
+      file.put(static_cast<char>(random()));
+    }
+    file.close();
+    a->obtainable_bytes();
+    a->attainable_bytes();
+    a->try_claim(10);
+    ledger.snapshot();
+    a->explain();
+    a->close();
+    ::truncate(folder.path().c_str(), 0);
+    ::truncate(folder.path().c_str(), sizeof(LedgerSegment));
+    const Ledger repaired(folder.path(), 1000);
+    CHECK_EQ(repaired.snapshot().used_bytes, 0);
+  }
+}

@@ -1,0 +1,311 @@
+// KvPool, VirtualRange and PagePool over every backend, and with every call beneath them failing once.
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <set>
+#include <vector>
+
+#include "arena/kv_pool.hpp"
+#include "arena/virtual_range.hpp"
+#include "backends.hpp"
+#include "faulty_vmm.hpp"
+#include "ledger/ledger.hpp"
+#include "ledger_folder.hpp"
+#include "pool/page_pool.hpp"
+#include "vmm/cuda_vmm.hpp"
+#include "vmm/error.hpp"
+#include "vmm/host_vmm.hpp"
+#include "vmm/limited_vmm.hpp"
+#include "vmm/tracked_vmm.hpp"
+
+namespace {
+
+using namespace kvcached;
+using backends::FaultyVmm;
+using backends::Kit;
+using backends::standin;
+
+constexpr std::size_t kStripes = 3;
+
+// Pages of 16 rows in three stripes; ten and a half of them.
+Geometry geometry_for(const Vmm& vmm) {
+  const auto granularity_bytes = static_cast<std::int64_t>(vmm.capabilities().granularity_bytes);
+  GeometrySpec spec;
+  spec.rows = 168;
+  spec.row_bytes.assign(kStripes, granularity_bytes / 16);
+  spec.granularity_bytes = granularity_bytes;
+  spec.page_bytes = granularity_bytes;
+  return Geometry(spec);
+}
+
+std::vector<std::int64_t> alloc(KvPool& pool, std::size_t rows) {
+  std::vector<std::int64_t> ids(rows);
+  REQUIRE(pool.alloc(rows, ids.data()));
+  return ids;
+}
+
+char* row(const KvPool& pool, std::size_t stripe, std::int64_t id) {
+  const Geometry& g = pool.geometry();
+  const std::size_t row_bytes = g.segment_bytes(stripe) / g.rows_per_page();
+  return reinterpret_cast<char*>(pool.stripe_address(stripe)) + static_cast<std::size_t>(id) * row_bytes;
+}
+
+bool same(const PoolStats& a, const PoolStats& b) {
+  return a.rows_used == b.rows_used && a.rows_free_backed == b.rows_free_backed &&
+         a.rows_backed == b.rows_backed && a.rows_obtainable == b.rows_obtainable &&
+         a.rows_attainable == b.rows_attainable && a.mapped_bytes == b.mapped_bytes && a.maps == b.maps &&
+         a.unmaps == b.unmaps;
+}
+
+// The life of a pool as separate steps, so that each can be repeated after a failure.
+struct Life {
+  explicit Life(std::shared_ptr<Vmm> backend, std::shared_ptr<LedgerClient> account)
+      : vmm(std::move(backend)), client(std::move(account)) {}
+
+  std::vector<std::function<void()>> steps() {
+    return {
+        [this] { pool = std::make_unique<KvPool>(vmm, geometry_for(*vmm), client); },
+        [this] { CHECK(pool->grow(70)); },
+        [this] { ids = alloc(*pool, 50); },
+        [this] {
+          pool->free(ids.data() + 5, 45);
+          ids.resize(5);
+        },
+        [this] { pool->trim(0); },
+        [this] { CHECK(pool->grow(100)); },
+        [this] { pool->clear(); },
+        [this] { pool->close(); },
+    };
+  }
+
+  std::shared_ptr<Vmm> vmm;
+  std::shared_ptr<LedgerClient> client;
+  std::unique_ptr<KvPool> pool;
+  std::vector<std::int64_t> ids;
+};
+
+// Runs the life with one failure armed by `arm`; every step that throws must have changed nothing and must
+// succeed when tried again. Says whether the failure came.
+bool live_through_failure(Life& life, const std::function<void()>& disarm) {
+  bool failed = false;
+  for (const auto& step : life.steps()) {
+    const bool had_pool = life.pool && !life.pool->is_closed();
+    const PoolStats before = had_pool ? life.pool->stats() : PoolStats{};
+    const std::int64_t held_before = life.client->used_bytes();
+    try {
+      step();
+    } catch (const Error&) {
+      failed = true;
+      disarm();
+      if (had_pool && !life.pool->is_closed()) {
+        life.pool->check_invariants();
+        CHECK(same(before, life.pool->stats()));
+      }
+      if (!had_pool) CHECK_EQ(life.client->used_bytes(), held_before);
+      step();
+    }
+    if (life.pool && !life.pool->is_closed()) life.pool->check_invariants();
+  }
+  CHECK_EQ(life.client->used_bytes(), 0);
+  return failed;
+}
+
+}  // namespace
+
+TEST_EACH_BACKEND(pool_rows_keep_their_contents_while_others_come_and_go) {
+  KvPool pool(kit.make(), geometry_for(*kit.make()), nullptr);
+  REQUIRE(pool.grow(100));
+  const auto ids = alloc(pool, 60);
+  for (const std::int64_t id : ids) {
+    for (std::size_t s = 0; s < kStripes; ++s)
+      *row(pool, s, id) = static_cast<char>(id + static_cast<int>(s));
+  }
+  const std::vector<std::int64_t> kept(ids.begin(), ids.begin() + 20);
+  pool.free(ids.data() + 20, 40);
+  CHECK(pool.trim(0) > 0);
+  REQUIRE(pool.grow(90));
+  for (const std::int64_t id : alloc(pool, 90)) *row(pool, 1, id) = 99;
+  for (const std::int64_t id : kept) {
+    for (std::size_t s = 0; s < kStripes; ++s)
+      CHECK_EQ(*row(pool, s, id), static_cast<char>(id + static_cast<int>(s)));
+  }
+  pool.check_invariants();
+}
+
+TEST_EACH_BACKEND(pool_the_reserved_row_is_backed_from_the_start_and_nothing_else) {
+  KvPool pool(kit.make(), geometry_for(*kit.make()), nullptr);
+  CHECK_EQ(pool.mapped_bytes(), pool.geometry().page_set_bytes());
+  for (std::size_t s = 0; s < kStripes; ++s) {
+    CHECK(backends::is_writable(pool.stripe_address(s)));
+    const Address second_page = pool.stripe_address(s) + pool.geometry().segment_bytes(s);
+    if (kit.make()->capabilities().strict) CHECK(!backends::is_readable(second_page));
+  }
+}
+
+TEST_EACH_BACKEND(pool_grows_to_the_last_row_and_no_further) {
+  KvPool pool(kit.make(), geometry_for(*kit.make()), nullptr);
+  CHECK_EQ(pool.rows_total(), 167U);
+  CHECK_EQ(pool.rows_attainable(), 167U);
+  CHECK(!pool.grow(168));
+  CHECK_EQ(pool.mapped_bytes(), pool.geometry().page_set_bytes());
+  CHECK(pool.grow(167));
+  CHECK_EQ(alloc(pool, 167).size(), 167U);
+  CHECK(!pool.alloc(1, nullptr));
+  CHECK_EQ(pool.rows_obtainable(), 0U);
+  pool.clear();
+  CHECK_EQ(pool.mapped_bytes(), pool.geometry().page_set_bytes());
+  CHECK_EQ(pool.rows_obtainable(), 167U);
+}
+
+TEST_EACH_BACKEND(pool_a_closed_pool_says_so) {
+  KvPool pool(kit.make(), geometry_for(*kit.make()), nullptr);
+  pool.close();
+  pool.close();
+  CHECK_THROWS(Misuse, "closed", pool.grow(1));
+  CHECK_THROWS(Misuse, "closed", pool.alloc(1, nullptr));
+  CHECK_THROWS(Misuse, "closed", pool.trim(0));
+}
+
+TEST_EACH_BACKEND(pool_every_backend_call_may_fail_once) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), std::int64_t{1} << 36);
+  long injected = 0;
+  for (long nth = 1;; ++nth) {
+    const auto tracked = std::make_shared<TrackedVmm>(kit.make());
+    const auto faulty = std::make_shared<FaultyVmm>(tracked);
+    Life life(faulty, ledger.register_client({"pool", 0, std::nullopt, 0}));
+    faulty->fail_at(nth);
+    live_through_failure(life, [&] { faulty->never_fail(); });
+    const TrackedVmm::Live left = tracked->live();
+    CHECK_EQ(left.reservations + left.pieces + left.mappings, 0U);
+    if (!faulty->has_failed()) break;
+    ++injected;
+  }
+  CHECK(injected > 20);
+}
+
+TEST(pool_every_driver_call_may_fail_once) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), std::int64_t{1} << 36);
+  long injected = 0;
+  for (const int code : {cuda::kOutOfMemory, cuda::kInvalidValue}) {
+    for (long nth = 1;; ++nth) {
+      Life life(std::make_shared<CudaVmm>(0), ledger.register_client({"pool", 0, std::nullopt, 0}));
+      const long calls_before = standin().calls("");
+      standin().fail("", nth, code);
+      const bool failed = live_through_failure(life, [] { standin().fail("", 0, 0); });
+      standin().fail("", 0, 0);
+      life.vmm.reset();
+      life.pool.reset();
+      standin().check_clean();
+      if (!failed && standin().calls("") - calls_before < nth) break;
+      ++injected;
+    }
+  }
+  CHECK(injected > 200);
+}
+
+TEST(pool_growth_is_paid_for_and_refused_without_credit) {
+  const LedgerFolder folder;
+  const auto vmm = std::make_shared<HostVmm>(false);
+  const Geometry geometry = geometry_for(*vmm);
+  const auto page = static_cast<std::int64_t>(geometry.page_set_bytes());
+  const Ledger ledger(folder.path(), 5 * page);
+  const std::shared_ptr<LedgerClient> client = ledger.register_client({"a", 0, std::nullopt, 0});
+  const std::shared_ptr<LedgerClient> other = ledger.register_client({"b", page, std::nullopt, 0});
+  KvPool pool(vmm, geometry, client);
+  CHECK_EQ(client->used_bytes(), page);
+  CHECK_EQ(pool.rows_obtainable(), 15U + 3 * 16);  // one page is the other's floor
+  CHECK_EQ(pool.rows_attainable(), 4U * 16 - 1);
+  CHECK(pool.grow(15 + 3 * 16));
+  CHECK(!pool.grow(15 + 3 * 16 + 1));
+  CHECK_EQ(client->used_bytes(), 4 * page);
+  CHECK(other->try_claim(page));
+  CHECK(!other->try_claim(1));
+  pool.trim(0);
+  CHECK_EQ(client->used_bytes(), page);
+  CHECK(other->try_claim(3 * page));
+  CHECK_EQ(pool.rows_obtainable(), 15U);
+  pool.close();
+  CHECK_EQ(client->used_bytes(), 0);
+}
+
+TEST(pool_a_device_without_room_leaves_credit_and_rows_as_they_were) {
+  const LedgerFolder folder;
+  const auto host = std::make_shared<HostVmm>(false);
+  const Geometry geometry = geometry_for(*host);
+  const auto vmm = std::make_shared<LimitedVmm>(host, 3 * geometry.page_set_bytes());
+  const Ledger ledger(folder.path(), std::int64_t{1} << 30);
+  const std::shared_ptr<LedgerClient> client = ledger.register_client({"a", 0, std::nullopt, 0});
+  KvPool pool(vmm, geometry, client);
+  const PoolStats before = pool.stats();
+  CHECK_THROWS(OutOfMemory, "backing 4 pages needs", pool.grow(70));
+  CHECK(same(before, pool.stats()));
+  CHECK_EQ(vmm->held_bytes(), geometry.page_set_bytes());
+  CHECK_EQ(client->used_bytes(), static_cast<std::int64_t>(geometry.page_set_bytes()));
+  CHECK(pool.grow(40));
+}
+
+TEST(pool_creating_a_terabyte_costs_next_to_nothing) {
+#ifdef __SANITIZE_THREAD__
+  throw testing::Skipped("the thread sanitizer leaves no room for a terabyte of addresses");
+#endif
+  GeometrySpec spec;
+  spec.rows = std::int64_t{1} << 26;
+  spec.row_bytes.assign(8, 2048);
+  spec.granularity_bytes = 4096;
+  spec.page_bytes = 65536;
+  const Geometry geometry(spec);
+  CHECK_EQ(geometry.reservation_bytes(), std::size_t{1} << 40);
+  KvPool pool(std::make_shared<HostVmm>(false), geometry, nullptr);
+  CHECK(pool.grow(1000));
+  CHECK_EQ(backends::resident_bytes(pool.stripe_address(7), std::size_t{1} << 24), pool.mapped_bytes() / 8);
+}
+
+TEST(pool_runs_of_pages_share_one_access_call) {
+  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
+  KvPool pool(vmm, geometry_for(*vmm), nullptr);
+  const long before = standin().calls("cuMemSetAccess");
+  REQUIRE(pool.grow(100));
+  CHECK_EQ(standin().calls("cuMemSetAccess") - before, static_cast<long>(kStripes));
+}
+
+TEST(pool_page_pool_recycles_handles_until_trimmed) {
+  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
+  const std::size_t bytes = vmm->capabilities().granularity_bytes;
+  PagePool pages(vmm);
+  pages.take(bytes, 3);  // taken and at once given back
+  CHECK_EQ(pages.kept_bytes(), 3 * bytes);
+  const long before = standin().calls("cuMemCreate");
+  {
+    const auto again = pages.take(bytes, 2);
+    CHECK_EQ(pages.kept_bytes(), bytes);
+  }
+  CHECK_EQ(standin().calls("cuMemCreate"), before);
+  CHECK_EQ(pages.trim(bytes), 2 * bytes);
+  CHECK_EQ(standin().state().held_bytes, static_cast<long>(bytes));
+  CHECK_EQ(pages.trim(0), bytes);
+}
+
+TEST_EACH_BACKEND(range_maps_and_unmaps_by_offset) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), std::int64_t{1} << 36);
+  const std::shared_ptr<LedgerClient> client = ledger.register_client({"weights", 0, std::nullopt, 0});
+  const auto vmm = kit.make();
+  const std::size_t page = vmm->capabilities().default_page_bytes;
+  VirtualRange range(vmm, 8 * page, page, client);
+  range.map(2 * page, 3 * page);
+  CHECK_EQ(client->used_bytes(), static_cast<std::int64_t>(3 * page));
+  std::memset(reinterpret_cast<void*>(range.base() + 2 * page), 7, 3 * page);
+  CHECK_THROWS(Misuse, "is mapped already", range.map(4 * page, 2 * page));
+  CHECK_EQ(range.mapped_bytes(), 3 * page);
+  CHECK_THROWS(Misuse, "is not mapped", range.unmap(page, 2 * page));
+  CHECK_THROWS(Misuse, "whole pages", range.map(1, page));
+  CHECK_THROWS(Misuse, "outside", range.map(8 * page, page));
+  range.unmap(3 * page, page);
+  CHECK_EQ(static_cast<int>(*reinterpret_cast<char*>(range.base() + 4 * page)), 7);
+  CHECK_EQ(client->used_bytes(), static_cast<std::int64_t>(2 * page));
+  range.close();
+  CHECK_EQ(client->used_bytes(), 0);
+  CHECK_THROWS(Misuse, "closed", range.map(0, page));
+}

@@ -1,0 +1,39 @@
+"""Engines are expensive to start: each module here starts its own once, at most two at a time."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.correctness.engine import Engine, EngineSpec
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+
+
+def model_folder(name: str) -> Path:
+    """One of the demo's models. Fails, and never skips, when it was not made."""
+    folder = MODELS / name
+    if not (folder / "made_from.json").is_file():
+        pytest.fail(f"{folder} is missing: run `make models` (or python tools/make_models.py) first")
+    return folder
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let `-m "not engine"` leave out what starts real engines."""
+    config.addinivalue_line("markers", "engine: starts real SGLang engines on the CPU (tens of seconds)")
+
+
+@contextmanager
+def running(*specs: EngineSpec) -> Iterator[list[Engine]]:
+    """These engines, loading side by side and then ready. A failure shows the log of every engine."""
+    with ExitStack() as stack:
+        engines = [stack.enter_context(Engine(spec)) for spec in specs]
+        for engine in engines:
+            engine.wait_ready()
+        try:
+            yield engines
+        finally:
+            for engine in engines:
+                if not engine.is_alive():
+                    print(f"engine of {engine.spec.model.name} died:\n{engine.log()[-6000:]}")

@@ -54,7 +54,7 @@ def run_bench(name: str, what: str, measure: Callable[[bool], Mapping[str, float
 
 
 def commit() -> str:
-    """The commit that was measured, with `-dirty` where files differ from it; `unknown` outside a repository."""
+    """The commit that was measured, `-dirty` where files differ from it; `unknown` outside a repository."""
     head = _git("rev-parse", "--short=12", "HEAD")
     if not head:
         return "unknown"

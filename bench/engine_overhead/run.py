@@ -4,7 +4,9 @@ Two live SGLang engines on the CPU serve a random model of two narrow layers, on
 kvcached, so nearly all of a step is the scheduler's Python. They are loaded in turn, never together: a turn
 is one message with 16 prompts and a fixed number of new tokens each, from an empty cache, so pages are mapped
 during every turn. A pair is one turn of each, in alternating order; its ratio is throughput with kvcached
-over throughput without. Pairs cancel what changes slowly on the machine.
+over throughput without. Pairs cancel what changes slowly on the machine. Both schedulers are pinned to one
+core and all else of the engines to the others: left to the kernel, the two settle on different cores, and
+whatever else runs there slows one of them throughout.
 
 Figures: `throughput_ratio_median` over the pairs; `throughput_ratio_ci_low`, the lower end of its 95 %
 bootstrap interval; `hook_us_per_step`, a difference and not a timer around the hooks: the median over the
@@ -14,6 +16,7 @@ pages included, and can come out negative in noise; `stock_step_us` is the stock
 for scale. `pages_mapped` is by the kernel's account too: resident memory after each turn against before it.
 """
 
+import os
 import statistics
 import sys
 import tempfile
@@ -91,6 +94,8 @@ def measure(plan: Plan) -> Mapping[str, float]:
         elastic_engine = stack.enter_context(Engine(elastic))
         stock_engine.wait_ready()
         elastic_engine.wait_ready()
+        for engine in (stock_engine, elastic_engine):
+            _pin(engine)
         _pair(stock_engine, elastic_engine, ledger, plan, 0)  # warms both up; not counted
         pairs = [_pair(stock_engine, elastic_engine, ledger, plan, 1 + index) for index in range(plan.pairs)]
     return _figures(pairs, plan)
@@ -141,6 +146,16 @@ def _turn(engine: Engine, plan: Plan, number: int) -> Turn:
     if short:
         raise RuntimeError(f"{len(short)} of {REQUESTS} answers were cut short: the turns are not comparable")
     return turn
+
+
+def _pin(engine: Engine) -> None:
+    """The scheduler on the last core this process may use, the engine's other processes on the rest."""
+    cores = sorted(os.sched_getaffinity(0))
+    scheduler = engine.scheduler_pid()
+    for pid in engine.pids():
+        allowed = cores[-1:] if pid == scheduler else cores[:-1] or cores
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            os.sched_setaffinity(int(task.name), allowed)
 
 
 def _cpu_s(pid: int) -> float:

@@ -5,8 +5,8 @@
     backing, all or nothing), evict prefix cache, refuse.
 (c) picking rows is `KvPool.alloc`: it maps nothing, asks nobody and after (b) cannot fail.
 
-What the ledger does not give becomes a want in it, also where evicting this engine's own cache filled the gap: a
-busy engine's cache is worth more than an idle one's. Others see it and give back what they can spare
+What the ledger does not give becomes a want in it, also where evicting this engine's own cache filled the
+gap: a busy engine's cache is worth more than an idle one's. Others see it and give back what they can spare
 (`step_boundary`). A refusal is retried when the ledger changes or after `RETRY_S`.
 """
 
@@ -151,7 +151,9 @@ class Capacity:
         Evicting a page's worth of rows seldom empties exactly one page, so the loop asks again until enough
         came back or the cache holds nothing more; each turn evicts something, which bounds it.
         """
-        spare_bytes = min(wanted_bytes, self._client.used_bytes - self._client.floor_bytes)
+        # What is free already only waits to be claimed: it must not be given a second time.
+        asked_bytes = wanted_bytes - self._client.obtainable_bytes()
+        spare_bytes = min(asked_bytes, self._client.used_bytes - self._client.floor_bytes)
         while spare_bytes > 0 and (evictable_rows := cache.evictable_rows()) > 0:
             pages = -(-spare_bytes // self._page_set_bytes)
             cache.evict(min(evictable_rows, pages * self._rows_per_page))

@@ -155,9 +155,13 @@ class Engine:
         """The launcher's pid, which is also the id of the engine's process group."""
         return self._process.pid
 
+    def pids(self) -> list[int]:
+        """All live processes of the engine."""
+        return _group(self.pid)
+
     def scheduler_pid(self) -> int:
         """The process that runs the model. Raises EngineDiedError where there is none (yet)."""
-        for pid in _group(self.pid):
+        for pid in self.pids():
             if b"sglang::scheduler" in Path(f"/proc/{pid}/cmdline").read_bytes():
                 return pid
         raise EngineDiedError(f"no scheduler process in group {self.pid}\n{self._tail()}")

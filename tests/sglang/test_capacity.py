@@ -180,3 +180,13 @@ def test_a_busy_engines_cache_outlives_an_idle_ones(engines: tuple[Engine, Engin
     busy.use(PAGE_ROWS)
     assert busy.evictable_rows() == kept_rows
     assert busy.want_bytes() == 0
+
+
+def test_a_want_that_free_budget_covers_is_not_served_twice(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    holder.cache(7)
+    assert not waiter.admit(4 * PAGE_ROWS)
+    holder.capacity.step_boundary(holder, idle=True)
+    given = holder.client.used_bytes
+    holder.capacity.step_boundary(holder, idle=True)
+    assert holder.client.used_bytes == given > 2 * PAGE_BYTES

@@ -63,13 +63,14 @@ test-python: models ## only the Python tests
 demo: models ## serve three models from one KV budget, replay a trace, draw the memory (under 2 minutes once set up)
 	@$(PY) -m demo.run --out out/demo
 
-lint: $(BUILD_STAMP) ## ruff, mypy --strict, clang-format, import contracts
+lint: $(BUILD_STAMP) ## ruff, mypy --strict, clang-format, import contracts, the stub of the compiled module
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/mypy --strict -p tools -p demo
 	@find csrc \( -name '*.cpp' -o -name '*.hpp' \) -print0 | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
 	@$(VENV)/bin/lint-imports
+	@$(PY) tools/check_stub.py
 
 format: $(BUILD_STAMP) ## let ruff and clang-format rewrite the sources
 	@$(VENV)/bin/ruff format .

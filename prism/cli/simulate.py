@@ -11,7 +11,7 @@ from rich.console import Console
 
 from prism.config import Config, ConfigError, load_config
 from prism.config.budget import PlannedModel, check_budgets, plan_models
-from prism.live.plan import global_config, local_config
+from prism.config.scheduling import global_config, local_config
 from prism.report import Report, Slo, make_report, report_table
 from prism.sim import Profile, ProfileError, SimModel, SimSetup, load_profile
 from prism.sim import simulate as run_simulation

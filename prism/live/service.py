@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import aiohttp
 
+from prism.config.scheduling import global_config, local_config
 from prism.core import GlobalScheduler, LocalScheduler
 from prism.core.events import ModelState
 from prism.live.clock import Clock
@@ -25,7 +26,6 @@ from prism.live.live_request import LiveRequest, RequestTable
 from prism.live.metrics import Metrics
 from prism.live.observer import Observer
 from prism.live.openai_errors import ApiError
-from prism.live.plan import global_config, local_config
 from prism.live.prompt_tokens import PromptCounter
 from prism.live.upstream import Upstream
 

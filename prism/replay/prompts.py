@@ -56,7 +56,7 @@ def _counter(tokenizer_file: Path | None) -> Callable[[str], int]:
     if tokenizer_file is None:
         return lambda _: TOKENS_PER_UNKNOWN_WORD
     try:
-        from tokenizers import Tokenizer  # type: ignore[import-untyped]  # optional: only exact lengths need it
+        from tokenizers import Tokenizer  # optional: only exact lengths need it
 
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
     except Exception as error:  # the library raises bare Exception

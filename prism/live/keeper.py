@@ -9,7 +9,7 @@ keeper instead
 - collects orphans (it is a subreaper), so nothing that the engine started can leave its sight;
 - notes the shared files that the engine maps, and removes exactly those, and the engine's folder, at the end.
 
-Run as `python -m prism.live.keeper FOLDER -- COMMAND...`. Standard library only: it costs about 10 MB and
+Run as `python -m prism.live.keeper FOLDER -- COMMAND...`. Standard library only: it costs about 15 MB and
 30 ms. Its exit status is the engine's (128 + signal number when a signal ended it).
 """
 

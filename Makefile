@@ -67,7 +67,7 @@ lint: $(BUILD_STAMP) ## ruff, mypy --strict, clang-format, import contracts, the
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/mypy
-	@$(VENV)/bin/mypy --strict -p tools -p demo
+	@$(VENV)/bin/mypy --strict -p tools -p demo -p bench
 	@find csrc \( -name '*.cpp' -o -name '*.hpp' \) -print0 | xargs -0 $(VENV)/bin/clang-format --dry-run --Werror
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/check_stub.py

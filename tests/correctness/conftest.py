@@ -19,11 +19,6 @@ def model_folder(name: str) -> Path:
     return folder
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let `-m "not engine"` leave out what starts real engines."""
-    config.addinivalue_line("markers", "engine: starts real SGLang engines on the CPU (tens of seconds)")
-
-
 @contextmanager
 def running(*specs: EngineSpec) -> Iterator[list[Engine]]:
     """These engines, loading side by side and then ready. A failure shows the log of every engine."""

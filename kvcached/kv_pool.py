@@ -35,7 +35,8 @@ class KVCachePool:
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
 
     Raises:
-        Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page.
+        Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page. LedgerRefused: the
+        padding page does not fit beside the floors of others.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class KVCachePool:
         )
         self._warm_rows = self.geometry.rows_per_page if warm_rows is None else warm_rows
         pool = KvPool(backend, self.geometry, client)
+        if client is not None and client.floor_bytes < pool.mapped_bytes:
+            # The padding page is never given back, so nobody may count on it.
+            client.set_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
         device = "cpu" if backend.capabilities.kind == "host" else f"cuda:{backend.capabilities.device}"
         self._tensors = tuple(

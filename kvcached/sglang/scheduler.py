@@ -27,6 +27,8 @@ def prefill_pass(original: Callable[..., Any], scheduler: Any, running_batch: An
         capacity.step_boundary(SglangPrefixCache(scheduler.tree_cache), idle=False)
     if running_batch.batch_is_full and capacity.refused and capacity.may_retry():
         running_batch.batch_is_full = False
+        if running_batch.is_empty():
+            _fit_waiting(scheduler)
     if running_batch.batch_is_full:
         return original(scheduler, running_batch)
     capacity.begin_pass()
@@ -84,6 +86,16 @@ def report_usage(original: Callable[..., Any], observer: Any) -> Any:
 def _elastic(scheduler: Any) -> ElasticTokenAllocator:
     allocator: ElasticTokenAllocator = scheduler.token_to_kv_pool_allocator
     return allocator
+
+
+def _fit_waiting(scheduler: Any) -> None:
+    """Clip or abort waiting requests that were accepted when more could be attained than now.
+
+    Another engine that registers a floor lowers what this one can ever hold; without this a request that was
+    accepted before would wait for good.
+    """
+    for request in scheduler.waiting_queue:
+        scheduler.init_req_max_new_tokens(request)
 
 
 def _waker_of(scheduler: Any) -> IdleWaker:

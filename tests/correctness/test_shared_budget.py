@@ -141,6 +141,23 @@ def test_a_running_request_that_runs_out_of_memory_waits_and_finishes(shared: Sh
     assert answer.retractions >= 1
 
 
+def test_a_floor_that_comes_later_shortens_what_waits_instead_of_blocking_it(shared: Shared) -> None:
+    reach_bytes = BUDGET_BYTES - shared.client("second").floor_bytes - shared.client("holder").floor_bytes
+    wanted_tokens = reach_bytes // BYTES_PER_ROW - PROMPT_TOKENS - 100
+    left_tokens = PROMPT_TOKENS + 100
+    with budget_taken(shared.holder) as give_back:
+        waiting = in_background(lambda: shared.first.generate(prompt(seed=14), wanted_tokens))
+        until(lambda: shared.client("first").want_bytes > 0)
+        late = Ledger(str(shared.ledger)).register(
+            name="late", floor_bytes=reach_bytes - left_tokens * BYTES_PER_ROW
+        )
+        give_back()
+        answer = waiting.result(PATIENCE_S)
+    late.close()
+    assert answer.finish == "length"
+    assert 0 < len(answer.output_ids) < left_tokens < wanted_tokens
+
+
 def test_a_prompt_that_can_never_fit_is_refused_at_once(shared: Shared) -> None:
     attainable_rows = (BUDGET_BYTES - shared.client("second").floor_bytes) // BYTES_PER_ROW
     with pytest.raises(RequestRefusedError) as refusal:

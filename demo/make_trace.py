@@ -11,7 +11,7 @@ import sys
 from prism.traces import write_trace
 from prism.traces.generator import Bursts, Lengths, SyntheticModel, SyntheticTrace, generate
 
-PROMPT = Lengths(median=340, sigma=0.12, max=400)
+PROMPT = Lengths(median=240, sigma=0.1, max=265)
 OUTPUT = Lengths(median=18, sigma=0.3, max=40)
 TURN_ON_S = 4.0
 TURN_GAP_S = 11.0
@@ -19,12 +19,12 @@ TURNS = 4
 
 TRACE = SyntheticTrace(
     models=(
-        SyntheticModel("random-qwen3", PROMPT, OUTPUT, rate_share=26.0),
-        SyntheticModel("smollm2-135m", PROMPT, OUTPUT, rate_share=7.0),
-        SyntheticModel("random-olmo2", PROMPT, OUTPUT, rate_share=13.0),
+        SyntheticModel("random-qwen3", PROMPT, OUTPUT, rate_share=46.0),
+        SyntheticModel("smollm2-135m", PROMPT, OUTPUT, rate_share=13.0),
+        SyntheticModel("random-olmo2", PROMPT, OUTPUT, rate_share=25.0),
     ),
     duration_s=TURNS * (TURN_ON_S + TURN_GAP_S),
-    requests_per_s=46 / 60,
+    requests_per_s=84 / 60,
     cv=0.3,
     bursts=Bursts("alternating", on_s=TURN_ON_S, gap_s=TURN_GAP_S, idle_share=0.1),
     seed=5,

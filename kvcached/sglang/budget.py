@@ -43,13 +43,17 @@ class ElasticPrefillBudget(PrefillBudget):
         swa_host_hit_length: int,
         chunk_limit: int | None,
     ) -> tuple[bool, int | None]:
-        """Admit if the whole request fits the horizon and this step's part of it can be backed now."""
+        """Admit if the whole request fits the horizon and its whole prompt can be backed now.
+
+        A prompt of several chunks is backed at its first one: two engines that each hold part of a prompt
+        could otherwise wait for each other for good.
+        """
         missing_rows = total_tokens - int(self.remaining_total) + 1
         if missing_rows > 0 or self._chunk_parked:
-            self._capacity.refuse(missing_rows)
+            self._capacity.refuse(max(0, missing_rows))
             return False, None
-        step_rows = extend_input_len if chunk_limit is None else min(extend_input_len, max(chunk_limit, 0))
-        return (True, chunk_limit) if self._secure(step_rows) else (False, None)
+        in_chunks = chunk_limit is not None and extend_input_len > chunk_limit
+        return (True, chunk_limit) if self._secure(extend_input_len, backed=in_chunks) else (False, None)
 
     def can_allocate_prefill(
         self, *, paged_input: int, extend_input_len: int, max_new_tokens: int, chunk_limit: int | None
@@ -57,9 +61,10 @@ class ElasticPrefillBudget(PrefillBudget):
         """As `check_prefill`, for requests that ignore the end token while the prefix cache is off."""
         missing_rows = paged_input - int(min(self.remaining_current, self.remaining_total))
         if missing_rows > 0 or self._chunk_parked:
-            self._capacity.refuse(missing_rows)
+            self._capacity.refuse(max(0, missing_rows))
             return False
-        return self._secure(paged_input)
+        in_chunks = chunk_limit is not None and extend_input_len > chunk_limit
+        return self._secure(paged_input, backed=in_chunks)
 
     def available_chunk_tokens(self, chunk_limit: int) -> int:
         """The next chunk of a request that is already in: `fit_chunk` decides how much of it fits."""
@@ -80,5 +85,6 @@ class ElasticPrefillBudget(PrefillBudget):
         self._chunk_parked = True
         return None
 
-    def _secure(self, step_rows: int) -> bool:
-        return self._capacity.secure(self.current_offset + step_rows + self.page_size, self._cache)
+    def _secure(self, step_rows: int, *, backed: bool = False) -> bool:
+        secure = self._capacity.secure_backed if backed else self._capacity.secure
+        return secure(self.current_offset + step_rows + self.page_size, self._cache)

@@ -54,6 +54,7 @@ class Capacity:
         self._client = client
         self._clock = clock
         self._shortfall = Shortfall()
+        self._reserved_rows = 0
         self._lacking_rows = 0
         self._refused = False
         self._refused_at_s = 0.0
@@ -73,8 +74,21 @@ class Capacity:
         """Whether `rows` rows can be handed out in this pass, counting cache that can still be evicted."""
         lacking_rows = self._grow_towards(rows, cache)
         self._lacking_rows = max(self._lacking_rows, lacking_rows)
-        missing_rows = lacking_rows - cache.evictable_rows()
-        return missing_rows <= 0 or self.refuse(missing_rows)
+        fits = lacking_rows <= cache.evictable_rows()
+        self._refused |= not fits
+        return fits
+
+    def secure_backed(self, rows: int, cache: PrefixCache) -> bool:
+        """As `secure`, with the cache evicted now: for rows that are needed over several passes.
+
+        An engine that holds part of a prompt and waits for the rest may wait for one that does the same.
+        """
+        if not self.secure(rows, cache):
+            return False
+        cache.evict(rows - self.pool.rows_free_backed)
+        fits = self.pool.rows_free_backed >= rows
+        self._refused |= not fits
+        return fits
 
     def free_up(self, rows: int, cache: PrefixCache) -> bool:
         """Make `rows` backed rows free, evicting cache where the ledger refuses. False leaves a want."""
@@ -85,10 +99,18 @@ class Capacity:
         return self.pool.rows_free_backed >= rows
 
     def refuse(self, missing_rows: int) -> bool:
-        """Note that the admission pass lacks `missing_rows` rows; False, for the caller to return."""
-        self._lacking_rows = max(self._lacking_rows, missing_rows)
+        """Note that a candidate lacks `missing_rows` beyond all that is obtainable; False, to be returned.
+
+        What could be claimed still has to be left free by others, so it is part of what is wanted.
+        """
+        claimable_rows = self.pool.rows_obtainable - self.pool.rows_free_backed
+        self._lacking_rows = max(self._lacking_rows, missing_rows + claimable_rows)
         self._refused = True
         return False
+
+    def reserve(self, rows: int) -> None:
+        """Keep `rows` free backed rows from being trimmed: the rest of a prompt prefilled in chunks."""
+        self._reserved_rows = rows
 
     @property
     def refused(self) -> bool:
@@ -114,13 +136,14 @@ class Capacity:
         self._refused_generation = self._client.generation
 
     def trim(self, *, idle: bool) -> None:
-        """Return empty pages and their credit; an engine that works keeps one page of free rows."""
-        self.pool.trim(0 if idle else self._rows_per_page)
+        """Return empty pages and their credit; an engine that works keeps a page more than it reserved."""
+        self.pool.trim(0 if idle else self._reserved_rows + self._rows_per_page)
 
     def step_boundary(self, cache: PrefixCache, *, idle: bool) -> None:
         """Return what nobody here needs: empty pages always, prefix cache when others want memory."""
         self.trim(idle=idle)
         if idle:
+            self._reserved_rows = 0
             self._refused = False
             self._set_shortfall(admission_rows=0, decode_rows=0)
         wanted_bytes = self._client.wanted_by_others_bytes()
@@ -157,7 +180,7 @@ class Capacity:
         while spare_bytes > 0 and (evictable_rows := cache.evictable_rows()) > 0:
             pages = -(-spare_bytes // self._page_set_bytes)
             cache.evict(min(evictable_rows, pages * self._rows_per_page))
-            spare_bytes -= self.pool.trim(0)
+            spare_bytes -= self.pool.trim(self._reserved_rows)
             if cache.evictable_rows() >= evictable_rows:
                 return
 
@@ -169,4 +192,6 @@ class Capacity:
             self._shortfall.decode_rows = decode_rows
         if self._shortfall.rows != before:
             pages = -(-self._shortfall.rows // self._rows_per_page)
-            self._client.set_want(pages * self._page_set_bytes)
+            # Up to its floor this engine may claim without anybody's help.
+            guaranteed_bytes = max(0, self._client.floor_bytes - self._client.used_bytes)
+            self._client.set_want(max(0, pages * self._page_set_bytes - guaranteed_bytes))

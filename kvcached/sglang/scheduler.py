@@ -2,7 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
+
+from sglang.srt.managers.io_struct import AbortReq
+from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
 from kvcached.sglang.allocator import ElasticTokenAllocator
 from kvcached.sglang.buffers import memory_of
@@ -10,6 +14,9 @@ from kvcached.sglang.cache import SglangPrefixCache
 from kvcached.sglang.waker import IdleWaker
 
 _WAKER = "kvcached_waker"
+
+_OVERHEAD_ROWS = 3
+"""What admission adds to a request: a page of overhead, a strict comparison and the next token."""
 
 STALL_POLL_MS = 20
 """How long a scheduler with waiting requests, no memory and nothing to run sleeps between looks."""
@@ -29,10 +36,12 @@ def prefill_pass(original: Callable[..., Any], scheduler: Any, running_batch: An
         running_batch.batch_is_full = False
         if running_batch.is_empty():
             _fit_waiting(scheduler)
-    if running_batch.batch_is_full:
+    if running_batch.batch_is_full and scheduler.chunked_req is None:
+        capacity.reserve(0)
         return original(scheduler, running_batch)
     capacity.begin_pass()
     plan = original(scheduler, running_batch)
+    capacity.reserve(_unfilled_rows(scheduler.chunked_req))
     if capacity.refused and _may_unmap(scheduler):
         capacity.trim(idle=False)  # what the refused pass claimed and did not use goes back at its end
     capacity.end_pass()
@@ -88,14 +97,30 @@ def _elastic(scheduler: Any) -> ElasticTokenAllocator:
     return allocator
 
 
+def _unfilled_rows(chunked_request: Any) -> int:
+    """Rows that the remaining chunks of a prompt will take; 0 where no prompt is under way."""
+    if chunked_request is None:
+        return 0
+    return len(chunked_request.full_untruncated_fill_ids) - chunked_request.extend_range.end
+
+
 def _fit_waiting(scheduler: Any) -> None:
-    """Clip or abort waiting requests that were accepted when more could be attained than now.
+    """Clip or end waiting requests that were accepted when more could be attained than now.
 
     Another engine that registers a floor lowers what this one can ever hold; without this a request that was
-    accepted before would wait for good.
+    accepted before would wait for good. What was retracted and has outgrown the engine ends with status 503.
     """
-    for request in scheduler.waiting_queue:
+    attainable_rows = _elastic(scheduler).capacity.attainable_rows()
+    for request in list(scheduler.waiting_queue):
         scheduler.init_req_max_new_tokens(request)
+        held_rows = len(request.origin_input_ids) + len(request.output_ids)
+        if request.output_ids and held_rows + _OVERHEAD_ROWS > attainable_rows:
+            reason = FINISH_ABORT(
+                f"The request holds {held_rows} tokens and this engine can no longer hold more than "
+                f"{attainable_rows}: other engines were guaranteed memory since it began.",
+                HTTPStatus.SERVICE_UNAVAILABLE,
+            )
+            scheduler.abort_request(AbortReq(rid=request.rid, finished_reason=reason.to_json()))
 
 
 def _waker_of(scheduler: Any) -> IdleWaker:

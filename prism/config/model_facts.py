@@ -1,4 +1,4 @@
-"""What a model folder's config.json says about KV memory, and the floor that follows.
+"""What a model folder's config.json says about KV memory and token ids, and the floor that follows.
 
 No torch, no transformers.
 
@@ -31,11 +31,15 @@ class ModelFolderError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """KV geometry of one model: `layers` times a K and a V row of `row_bytes` for each token."""
+    """KV geometry of one model: `layers` times a K and a V row of `row_bytes` for each token.
+
+    Its token ids are 0 to `vocab_size` - 1.
+    """
 
     layers: int
     row_bytes: int
     context_length: int
+    vocab_size: int
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -66,6 +70,7 @@ def read_model_facts(folder: Path, engine: EngineSettings) -> ModelFacts:
             else _positive(config, "hidden_size") // heads
         )
         own_context = _positive(config, "max_position_embeddings")
+        vocab_size = _positive(config, "vocab_size")
     except ModelFolderError as error:
         raise ModelFolderError(f"{folder / 'config.json'}: {error}") from None
     if config.get("kv_lora_rank"):
@@ -77,6 +82,7 @@ def read_model_facts(folder: Path, engine: EngineSettings) -> ModelFacts:
         layers=layers,
         row_bytes=kv_heads * head_dim * _kv_dtype_bytes(engine.dtype),
         context_length=engine.context_length or own_context,
+        vocab_size=vocab_size,
     )
 
 

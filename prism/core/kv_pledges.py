@@ -16,7 +16,7 @@ class _Pledge:
 
 @dataclass(slots=True)
 class KvPledges:
-    """A pledge lives from dispatch to the first engine report after the first token, or to the end."""
+    """A pledge lives from dispatch to the first engine report after its prefill was over, or to the end."""
 
     _pledges: dict[str, _Pledge] = field(default_factory=dict)
     _total_bytes: int = 0

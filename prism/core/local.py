@@ -179,9 +179,13 @@ class LocalScheduler:
         return [WakeAt(_BACKOFF_TIMER + engine.instance, engine.rest(now_s, self._config.refusal_backoff_s))]
 
     def _progressed(self, request_id: str, prefilled_tokens: int) -> list[Command]:
+        """Of an answer that is not streamed this is all that ever tells that its prompt is done.
+
+        `flight.prefilled` stays as it is: only a first token says how long the prefill took.
+        """
         flight = self._flights.get(request_id)
         if flight is not None:
-            self._room.window.progress(request_id, prefilled_tokens, flight.waiting.request.prompt_tokens)
+            self._room.progressed(flight.waiting.request, prefilled_tokens)
         return []
 
     def _first_token(self, request_id: str, now_s: float) -> list[Command]:

@@ -83,8 +83,15 @@ class Room:
         self.pledges.pledge(request.request_id, engine.instance, need_bytes)
         engine.requests[request.request_id] = None
 
+    def progressed(self, request: Arrived, prefilled_tokens: int) -> None:
+        """So much of its prompt is done; the whole of it counts as `prefilled`."""
+        if prefilled_tokens >= request.prompt_tokens:
+            self.prefilled(request.request_id)
+        else:
+            self.window.progress(request.request_id, prefilled_tokens, request.prompt_tokens)
+
     def prefilled(self, request_id: str) -> None:
-        """Its first token came."""
+        """Its whole prompt is done, or its first token came, which says the same. Idempotent."""
         self.window.leave(request_id)
         self.pledges.prefilled(request_id)
 

@@ -17,7 +17,11 @@ class Outstanding:
 
 @dataclass(slots=True)
 class PrefillWindow:
-    """Bounds outstanding prompt tokens to `limit_tokens`; an empty window takes one request of any size."""
+    """Bounds outstanding prompt tokens to `limit_tokens`.
+
+    A window with nothing outstanding takes one request of any size: were it judged by the requests it holds,
+    one that only lingers there, its prompt long done, would keep a large prompt out.
+    """
 
     limit_tokens: int
     _held: dict[str, Outstanding] = field(default_factory=dict)
@@ -31,11 +35,11 @@ class PrefillWindow:
     @property
     def full(self) -> bool:
         """No request, however small, may enter."""
-        return bool(self._held) and self._tokens >= self.limit_tokens
+        return 0 < self._tokens >= self.limit_tokens
 
     def fits(self, tokens: int) -> bool:
         """May a prompt of this length enter now?"""
-        return not self._held or self._tokens + tokens <= self.limit_tokens
+        return self._tokens == 0 or self._tokens + tokens <= self.limit_tokens
 
     def enter(self, request_id: str, model: str, tokens: int) -> None:
         """Charge a dispatched request."""

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from prism.live.api_request import Route, parse_request
 from prism.live.exchange import ExchangeResponse
+from prism.live.last_resort import LastResort
 from prism.live.metrics import CONTENT_TYPE
 from prism.live.openai_errors import ApiError
 from prism.live.status import models_document, ready_reason, status_document
@@ -43,7 +45,11 @@ def make_app(service: Service, api_keys: tuple[bytes, ...]) -> Starlette:
         HttpRoute("/metrics", handlers.metrics, methods=["GET"]),
         HttpRoute("/status", handlers.status, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers={ApiError: _api_error, HTTPException: _http_error})
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(LastResort)],
+        exception_handlers={ApiError: _api_error, HTTPException: _http_error},
+    )
 
 
 class Handlers:

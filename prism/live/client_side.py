@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from prism.live.sse import error_event
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.types import Receive, Send
 
     from prism.live.openai_errors import ApiError
@@ -21,8 +23,9 @@ _STREAM_HEADERS = {
 class ClientSide:
     """Sends status, headers and body parts, each at once; errors in whatever form still can be sent."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
+    def __init__(self, send: Send, request_id: str, drop: Callable[[], None]) -> None:
         self._send = send
+        self._drop = drop
         self._request_id = request_id
         self.started = False
         self.closed = False
@@ -58,6 +61,11 @@ class ClientSide:
             await self.end()
         else:
             await self.answer(error.status, error.body(), error.headers())
+
+    def drop(self) -> None:
+        """Break the connection off, with all that was not read yet; nothing can be sent any more."""
+        self.closed = True
+        self._drop()
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
         self.started = True

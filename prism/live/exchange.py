@@ -18,6 +18,7 @@ from starlette.responses import Response
 from prism.core.commands import Dispatch, Refuse
 from prism.core.events import Arrived, Cancelled, Event, Expired, Finished, Refused
 from prism.live.client_side import ClientSide, client_gone
+from prism.live.connection import drop_of
 from prism.live.decider import Decider, local_name
 from prism.live.openai_errors import ApiError
 from prism.live.upstream import Forwarding, NotTakenError, Upstream
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from prism.live.clock import Clock
     from prism.live.live_request import LiveRequest, RequestTable, StopReason
     from prism.live.metrics import Metrics, Outcome
+
+_ANSWER_S = 5.0  # for the last words to a client that may have stopped reading
+_DROP_S = 1.0
 
 _REFUSALS: dict[str, tuple[int, str]] = {
     "unknown_model": (404, "no device serves this model"),
@@ -61,9 +65,9 @@ class ExchangeResponse(Response):
         self._context = context
         self._request = request
 
-    async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI entry point."""
-        client = ClientSide(send, self._request.request_id)
+        client = ClientSide(send, self._request.request_id, drop_of(scope))
         await Exchange(self._context, self._request, client).run(receive)
 
 
@@ -94,8 +98,10 @@ class Exchange:
         finally:
             for task in (gone, stopped, work):
                 task.cancel()
-            self._end_anyway()
-            context.table.remove(request.request_id)
+            try:
+                self._end_anyway()
+            finally:  # whatever failed above: a request left in the table takes its place for ever
+                context.table.remove(request.request_id)
 
     # -- the normal way --------------------------------------------------------------------------------------
 
@@ -171,7 +177,16 @@ class Exchange:
             await work
         self._end_commands()
         if reason != "cancelled":
-            await self._client.fail(_interruption(reason, self._context.timeout_s))
+            await self._answer_in_time(_interruption(reason, self._context.timeout_s), gone)
+
+    async def _answer_in_time(self, error: ApiError, gone: asyncio.Task[None]) -> None:
+        """Send the error, unless the client does not read: its time is over."""
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await self._client.fail(error)
+        except TimeoutError:
+            self._client.drop()
+            await asyncio.wait({gone}, timeout=_DROP_S)
 
     def _end_commands(self) -> None:
         """End a Dispatch whose bytes were never written, a Refuse that was not delivered, and the Abort."""

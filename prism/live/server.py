@@ -19,6 +19,7 @@ import uvloop
 
 from prism.live.api_keys import load_api_keys
 from prism.live.app import make_app
+from prism.live.connection import DroppableConnection
 from prism.live.runtime_dir import open_runtime_dir
 from prism.live.service import Service
 
@@ -83,6 +84,7 @@ async def _run(
 ) -> None:
     settings = uvicorn.Config(
         make_app(service, api_keys),
+        http=DroppableConnection,
         log_config=None,
         access_log=False,
         lifespan="off",

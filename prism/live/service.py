@@ -27,6 +27,7 @@ from prism.live.metrics import Metrics
 from prism.live.observer import Observer
 from prism.live.openai_errors import ApiError
 from prism.live.prompt_tokens import PromptCounter
+from prism.live.request_limits import check_vocabulary
 from prism.live.upstream import Upstream
 
 if TYPE_CHECKING:
@@ -139,19 +140,18 @@ class Service:
             )
         if self.draining:
             raise ApiError(503, "the service is stopping", "stopping", None, 5.0)
-        counter = self._counters.get(api.model)
-        if instance.device is None or counter is None:
+        counter, plan = self._counters.get(api.model), instance.planned.plan
+        if instance.device is None or counter is None or plan is None:
             message = f"model {api.model!r} has failed: {self.failure_of(api.model)}"
             raise ApiError(503, message, "model_failed", None, None)
+        check_vocabulary(api, plan.facts.vocab_size)
         if self.table.full:
             raise ApiError(
                 429, f"more than {self.table.max_requests} requests are held", "queue_full", None, 1.0
             )
         prompt_tokens = await counter.count(api)
         self.observer.rates.arrived(api.model, prompt_tokens)
-        plan = instance.planned.plan
-        room = plan.max_request_tokens if plan is not None else prompt_tokens
-        most = max(1, room - prompt_tokens)
+        most = max(1, plan.max_request_tokens - prompt_tokens)
         return LiveRequest(
             request_id=f"req-{next(self._ids)}",
             device=instance.device.name,

@@ -18,10 +18,11 @@ MAX_EVENT_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 64 * 2**10
 MAX_ERROR_CHARS = 500
 REFUSED_STATUSES = frozenset({429, 503})
+WHOLE_FINISHES = frozenset({"stop", "length"})  # any other reason (abort, say) ends an answer that is not whole
 
 
 class StreamError(Exception):
-    """The server's answer is not a complete completion stream."""
+    """The server's answer is not the complete completion that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class ClientSettings:
     """Where and how requests are sent.
 
     `base_url` has no trailing `/v1`. `ignore_eos` (an extension of SGLang's) makes outputs exactly as long
-    as the trace says; without it a model may stop earlier. `timeout_s` bounds one request, its wait included.
+    as the trace says, and an answer of another length a failed one; without it a model may stop earlier. `timeout_s` bounds one request, its wait included.
     """
 
     base_url: str
@@ -46,7 +47,7 @@ class _Seen:
     pieces: int = 0
     prompt_tokens: int | None = None
     output_tokens: int | None = None
-    finished: bool = False
+    finish: str | None = None
 
 
 class CompletionClient:
@@ -108,9 +109,21 @@ class CompletionClient:
                 return ("refused" if refused else "failed"), f"HTTP {response.status}: {text}"
             async for event in _events(response.content):
                 self._take(event, seen)
-        if not seen.finished:
-            raise StreamError("the stream ended before the completion did")
+        self._check_whole(request, seen)
         return "ok", None
+
+    def _check_whole(self, request: TraceRequest, seen: _Seen) -> None:
+        """StreamError unless the answer ended by itself, and as long as it had to be."""
+        if seen.finish is None:
+            raise StreamError("the stream ended before the completion did")
+        if seen.finish not in WHOLE_FINISHES:
+            raise StreamError(f"the completion ended with finish_reason {seen.finish!r}, not stop or length")
+        if not self._settings.ignore_eos or seen.output_tokens == request.output_tokens:
+            return
+        asked = f"asked for exactly {request.output_tokens} tokens (ignore_eos)"
+        if seen.output_tokens is None:
+            raise StreamError(f"{asked}, but the server sent no usage to tell how many came")
+        raise StreamError(f"{asked}, but usage says {seen.output_tokens} (finish_reason {seen.finish!r})")
 
     def _body(self, request: TraceRequest, prompt: str) -> dict[str, Any]:
         body: dict[str, Any] = {
@@ -135,7 +148,8 @@ class CompletionClient:
                 seen.pieces += 1
                 if seen.first_token_s is None:
                     seen.first_token_s = self._clock()
-            seen.finished = seen.finished or choice.get("finish_reason") is not None
+            if choice.get("finish_reason") is not None:
+                seen.finish = str(choice["finish_reason"])
         usage = event.get("usage")
         if isinstance(usage, dict):
             seen.prompt_tokens = int(usage["prompt_tokens"])

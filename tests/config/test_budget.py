@@ -21,6 +21,7 @@ FACTS: dict[str, Any] = {
     "head_dim": 32,
     "hidden_size": 128,
     "max_position_embeddings": 4096,
+    "vocab_size": 1000,
     "dtype": "bfloat16",
 }
 

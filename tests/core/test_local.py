@@ -74,6 +74,45 @@ def test_a_request_larger_than_the_window_goes_when_the_device_is_idle() -> None
     assert sent(local.on_event(FirstToken("a2"), 0.0)) == ["b1"]
 
 
+def test_a_whole_prompt_prefilled_makes_room_for_a_request_larger_than_the_window() -> None:
+    local = scheduler()
+    arrive(local, "a1", 60)  # not streamed: no first token will ever be seen
+    assert arrive(local, "b1", 5000) == [Hold("b1", "window")]
+    assert arrive(local, "b2", 10, due_s=200.0) == [Hold("b2", "order")]
+    assert sent(local.on_event(PrefillProgress("a1", 59), 0.0)) == []
+    assert sent(local.on_event(PrefillProgress("a1", 60), 0.0)) == ["b1"]
+    assert local.outstanding_prefill_tokens == 5000
+
+
+def test_a_whole_prompt_prefilled_settles_its_memory_with_the_next_report() -> None:
+    local = scheduler(LocalConfig("dev", (A, B), window_prefill_tokens=1000))
+    arrive(local, "a1", 50)
+    local.on_event(PrefillProgress("a1", 49), 0.0)
+    local.on_event(EngineState("a#0", "a", 1500, 0, 1, 0, 0.0), 0.0)
+    assert local.pledged_bytes == 660  # no report shows these rows yet
+    local.on_event(PrefillProgress("a1", 50), 0.0)
+    assert local.pledged_bytes == 660
+    local.on_event(EngineState("a#0", "a", 840, 0, 1, 0, 0.0), 0.0)
+    assert local.pledged_bytes == 0  # the report shows them: charged once
+    assert sent(arrive(local, "a2", 50)) == ["a2"]
+
+
+def test_speed_is_still_learned_from_a_first_token_that_follows_whole_progress() -> None:
+    local = scheduler(ready="a")
+    for i in range(40):  # ten times as fast as configured
+        now_s = float(i)
+        (dispatch,) = arrive(local, f"a{i}", 100, due_s=now_s + 100, now_s=now_s)
+        assert isinstance(dispatch, Dispatch)
+        local.on_event(Dispatched(dispatch.op_id, dispatch.request_id, dispatch.instance), now_s)
+        local.on_event(PrefillProgress(f"a{i}", 100), now_s + 0.1)
+        local.on_event(FirstToken(f"a{i}"), now_s + 0.1)
+        finish(local, f"a{i}", now_s + 0.1)
+    arrive(local, "a-fill", 100, due_s=99.0, now_s=41.0)
+    arrive(local, "a-wide", 100, due_s=43.1, now_s=41.0)
+    arrive(local, "a-tight", 100, due_s=41.5, now_s=41.0)  # hopeless at the configured speed
+    assert sent(local.on_event(PrefillProgress("a-fill", 100), 41.0)) == ["a-tight"]
+
+
 def test_earliest_due_goes_first_across_models() -> None:
     local = scheduler()
     arrive(local, "a0", 100)

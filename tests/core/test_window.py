@@ -37,6 +37,14 @@ def test_progress_frees_room_and_never_takes_it_back() -> None:
     assert window.fits(100)
 
 
+def test_a_window_without_outstanding_tokens_takes_any_size_whoever_lingers_in_it() -> None:
+    window = PrefillWindow(100)
+    window.enter("a", "m", 100)
+    window.progress("a", 100, 100)
+    assert window.fits(5000)
+    assert not window.full
+
+
 steps = st.lists(st.tuples(st.sampled_from("epl"), st.sampled_from("abcd"), st.integers(0, 200)), max_size=40)
 
 

@@ -21,6 +21,7 @@ class Behaviour:
     texts: tuple[str, ...] = ("", "one", " two")
     usage: dict[str, int] | None = field(default_factory=lambda: {"prompt_tokens": 7, "completion_tokens": 3})
     finish: bool = True
+    reason: str = "length"
     hang: bool = False
     error: str | None = None
 
@@ -51,7 +52,7 @@ class Server:
         if self.behaviour.error is not None:
             await self._send(response, {"error": {"message": self.behaviour.error}})
         if self.behaviour.finish:
-            await self._send(response, {"choices": [{"text": "", "finish_reason": "length"}]})
+            await self._send(response, {"choices": [{"text": "", "finish_reason": self.behaviour.reason}]})
             await self._send(response, {"choices": [], "usage": self.behaviour.usage})
             await response.write(b"data: [DONE]\n\n")
         return response

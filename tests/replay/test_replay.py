@@ -20,11 +20,16 @@ def row(arrival_s: float = 0.0, model: str = "m", prompt: int = 5, output: int =
 
 
 def run(
-    behaviour: Behaviour, rows: list[TraceRequest], *, timeout_s: float = 30.0, **settings: float
+    behaviour: Behaviour,
+    rows: list[TraceRequest],
+    *,
+    timeout_s: float = 30.0,
+    ignore_eos: bool = True,
+    **settings: float,
 ) -> tuple[Server, list[RequestOutcome]]:
     async def inner() -> tuple[Server, list[RequestOutcome]]:
         async with serving(behaviour) as (server, url):
-            plan = ReplaySettings(ClientSettings(url, timeout_s), **settings)  # type: ignore[arg-type]
+            plan = ReplaySettings(ClientSettings(url, timeout_s, ignore_eos), **settings)  # type: ignore[arg-type]
             return server, await replay(rows, plan, {})
 
     return asyncio.run(inner())
@@ -70,8 +75,41 @@ def test_no_text_at_all_is_an_answer_without_a_first_token() -> None:
 
 
 def test_without_usage_the_pieces_are_counted() -> None:
-    _, [outcome] = run(Behaviour(texts=("a", "b", "", "c", "d"), usage=None), [row()])
-    assert outcome.output_tokens == 4
+    _, [outcome] = run(Behaviour(texts=("a", "b", "", "c", "d"), usage=None), [row()], ignore_eos=False)
+    assert (outcome.status, outcome.output_tokens) == ("ok", 4)
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "content_filter", ""])
+def test_an_answer_that_did_not_end_by_itself_has_failed(reason: str) -> None:
+    _, [outcome] = run(Behaviour(reason=reason), [row()])
+    assert outcome.status == "failed"
+    assert f"finish_reason {reason!r}" in (outcome.error or "")
+
+
+@pytest.mark.parametrize("reason", ["stop", "length"])
+def test_an_answer_that_ended_by_itself_is_ok(reason: str) -> None:
+    _, [outcome] = run(Behaviour(reason=reason), [row(output=3)])
+    assert (outcome.status, outcome.error) == ("ok", None)
+
+
+@pytest.mark.parametrize("asked", [2, 4])
+def test_an_answer_of_another_length_than_asked_has_failed(asked: int) -> None:
+    _, [outcome] = run(Behaviour(), [row(output=asked)])
+    assert outcome.status == "failed"
+    assert f"asked for exactly {asked} tokens" in (outcome.error or "")
+    assert "usage says 3" in (outcome.error or "")
+
+
+def test_an_answer_whose_length_nobody_tells_has_failed() -> None:
+    _, [outcome] = run(Behaviour(usage=None), [row()])
+    assert outcome.status == "failed"
+    assert "no usage" in (outcome.error or "")
+
+
+def test_a_model_may_stop_early_where_eos_counts() -> None:
+    server, [outcome] = run(Behaviour(reason="stop"), [row(output=9)], ignore_eos=False)
+    assert "ignore_eos" not in server.bodies[0]
+    assert (outcome.status, outcome.output_tokens) == ("ok", 3)
 
 
 @pytest.mark.parametrize(

@@ -190,3 +190,41 @@ def test_a_want_that_free_budget_covers_is_not_served_twice(engines: tuple[Engin
     given = holder.client.used_bytes
     holder.capacity.step_boundary(holder, idle=True)
     assert holder.client.used_bytes == given > 2 * PAGE_BYTES
+
+
+def refuse_beyond_obtainable(engine: Engine, rows: int) -> None:
+    """One admission pass that ends as SGLang's budget does: by what is obtainable, before anything grows."""
+    engine.capacity.begin_pass()
+    missing_rows = rows - engine.capacity.obtainable_rows(engine)
+    assert missing_rows > 0
+    engine.capacity.refuse(missing_rows)
+    engine.capacity.end_pass()
+
+
+@pytest.mark.parametrize("cached_pages", [5, 6, 7])
+@pytest.mark.parametrize("needed_pages", [4, 5, 6])
+def test_an_idle_cache_gives_all_that_a_refused_request_lacks(
+    engines: tuple[Engine, Engine], cached_pages: int, needed_pages: int
+) -> None:
+    idle, waiter = engines
+    idle.cache(cached_pages)
+    rows = needed_pages * PAGE_ROWS
+    if waiter.capacity.obtainable_rows(waiter) < rows:
+        refuse_beyond_obtainable(waiter, rows)
+        idle.capacity.step_boundary(idle, idle=True)
+    assert waiter.admit(rows)
+    waiter.pool.check_invariants()
+
+
+def test_a_prompt_in_chunks_keeps_what_was_backed_for_it(engines: tuple[Engine, Engine]) -> None:
+    engine, other = engines
+    engine.cache(6)
+    rows = 5 * PAGE_ROWS
+    assert engine.capacity.secure_backed(rows, engine)
+    engine.capacity.reserve(rows)
+    assert not other.admit(9 * PAGE_ROWS)
+    engine.capacity.step_boundary(engine, idle=False)
+    assert engine.pool.rows_free_backed >= rows
+    engine.capacity.reserve(0)
+    engine.capacity.step_boundary(engine, idle=False)
+    assert engine.pool.rows_free_backed < rows

@@ -11,10 +11,30 @@ FALLEN_SHARE_OF_PEAK = 1 / 5
 
 @dataclass(frozen=True, slots=True)
 class MemorySeries:
-    """Mapped KV bytes per model, sampled together: `mapped_bytes[model][i]` belongs to `times_s[i]`."""
+    """Mapped KV bytes per model, sampled together: `mapped_bytes[model][i]` belongs to `times_s[i]`.
+
+    `torn[i]`: memory moved while sample i was taken, so its sum may count some of it twice. Each model's own
+    figure is right all the same. Empty: none is torn.
+    """
 
     times_s: Sequence[float]
     mapped_bytes: Mapping[str, Sequence[int]]
+    torn: Sequence[bool] = ()
+
+    @property
+    def torn_samples(self) -> int:
+        """How many samples are torn."""
+        return sum(self.torn)
+
+    def whole(self) -> MemorySeries:
+        """The samples that are not torn: only their sums prove anything."""
+        if not self.torn_samples:
+            return self
+        kept = [index for index, torn in enumerate(self.torn) if not torn]
+        return MemorySeries(
+            tuple(self.times_s[index] for index in kept),
+            {name: tuple(values[index] for index in kept) for name, values in self.mapped_bytes.items()},
+        )
 
     def totals(self) -> list[int]:
         """Bytes of all models together, per sample."""
@@ -29,14 +49,21 @@ def find_problems(series: MemorySeries, budget_bytes: int) -> list[str]:
     """What contradicts the claim that the models shared the budget; empty when nothing does.
 
     Each model must exceed a third of the budget at some time, and later fall below a fifth of its own
-    peak while another model's mapped bytes rise. Nobody may ever see more mapped than the budget.
+    peak while another model's mapped bytes rise. Nobody may ever see more mapped than the budget; a torn
+    sample proves no overrun, but when more than half are torn one could hide among them.
     """
     if not series.times_s or not series.mapped_bytes:
         return ["nothing was sampled"]
     problems = []
-    peak = max(series.totals())
+    if 2 * series.torn_samples > len(series.times_s):
+        problems.append(
+            f"{series.torn_samples} of {len(series.times_s)} samples are torn (memory moved while they were "
+            "taken): too few are left to tell whether the budget was kept"
+        )
+    whole = series.whole()
+    peak = max(whole.totals(), default=0)
     if peak > budget_bytes:
-        at_s = series.times_s[series.totals().index(peak)]
+        at_s = whole.times_s[whole.totals().index(peak)]
         problems.append(
             f"{peak} bytes were mapped at {at_s:.1f} s, "
             f"{peak - budget_bytes} over the budget of {budget_bytes}"

@@ -169,8 +169,10 @@ def _conclude(run: Run, config: Path, trace_rows: int, out: Path) -> int:
     document = {
         **report.to_dict(),
         "budget_bytes": budget_bytes,
-        "peak_mapped_bytes": max(run.series.totals(), default=0),
+        "peak_mapped_bytes": max(run.series.whole().totals(), default=0),
         "model_peak_mapped_bytes": run.series.peaks(),
+        "samples": len(run.series.times_s),
+        "torn_samples": run.series.torn_samples,
         "engine_restarts": run.restarts,
         "seconds": run.seconds,
         "versions": versions(),
@@ -180,8 +182,9 @@ def _conclude(run: Run, config: Path, trace_rows: int, out: Path) -> int:
     }
     (out / "report.json").write_text(json.dumps(document, indent=2) + "\n", "utf-8")
     _write_samples(run.series, out / "memory.csv")
-    if run.series.times_s:
-        draw_memory(run.series, budget_bytes, out / "memory.png")
+    whole = run.series.whole()
+    if whole.times_s:
+        draw_memory(whole, budget_bytes, out / "memory.png")
     console.print(report_table(report, "three models, one KV budget"))
     _print_memory(run.series, budget_bytes)
     console.print(", ".join(f"{name} {value:g}" for name, value in run.seconds.items()), style="dim")
@@ -207,18 +210,21 @@ def _request_problems(run: Run, report: Report, trace_rows: int) -> list[str]:
 
 def _print_memory(series: MemorySeries, budget_bytes: int) -> None:
     peaks = ", ".join(f"{name} {peak / MIB:.0f} MiB" for name, peak in series.peaks().items())
-    total = max(series.totals(), default=0)
+    total = max(series.whole().totals(), default=0)
     console.print(
         f"mapped KV memory: peak {total / MIB:.0f} of {budget_bytes / MIB:.0f} MiB; per model {peaks} "
-        f"(in sum {sum(series.peaks().values()) / budget_bytes:.1f} times the budget)",
+        f"(in sum {sum(series.peaks().values()) / budget_bytes:.1f} times the budget); "
+        f"{series.torn_samples} of {len(series.times_s)} samples torn",
         highlight=False,
     )
 
 
 def _write_samples(series: MemorySeries, path: Path) -> None:
     names = list(series.mapped_bytes)
-    rows = zip(series.times_s, *(series.mapped_bytes[name] for name in names), strict=True)
-    lines = [",".join(["time_s", *names]), *(",".join([f"{row[0]:.3f}", *map(str, row[1:])]) for row in rows)]
+    torn = series.torn or [False] * len(series.times_s)
+    rows = zip(series.times_s, *(series.mapped_bytes[name] for name in names), map(int, torn), strict=True)
+    header = ",".join(["time_s", *names, "torn"])
+    lines = [header, *(",".join([f"{row[0]:.3f}", *map(str, row[1:])]) for row in rows)]
     path.write_text("\n".join(lines) + "\n", "utf-8")
 
 

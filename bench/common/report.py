@@ -26,26 +26,42 @@ class Report:
     hardware: str
     seconds: float
     skipped: int
-    """Parts that could not run here; 0 in every committed report."""
+    """Planned measurements that are missing from the figures; 0 in every committed report."""
     figures: Mapping[str, float]
 
 
-def run_bench(name: str, what: str, measure: Callable[[bool], Mapping[str, float]]) -> int:
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a bench hands over: its figures by name, and how many measurements it planned and made."""
+
+    figures: Mapping[str, float]
+    planned: int
+    made: int
+
+    @property
+    def skipped(self) -> int:
+        """Planned measurements that were not made. ValueError where more were made than planned."""
+        if not 0 <= self.made <= self.planned:
+            raise ValueError(f"{self.made} measurements made of {self.planned} planned: the bench miscounts")
+        return self.planned - self.made
+
+
+def run_bench(name: str, what: str, measure: Callable[[bool], Measured]) -> int:
     """Parse the options, measure, write the report and print it as the last line. Returns the exit status.
 
     Args:
         name: the folder under bench/.
         what: shown by --help.
-        measure: called with `quick`; returns the figures by name, numbers only.
+        measure: called with `quick`; returns the figures, numbers only, and what they rest on.
     """
     parser = argparse.ArgumentParser(description=what, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a smoke test that ends within a minute")
     parser.add_argument("--json", type=Path, metavar="OUT", help="also write the report to this file")
     options = parser.parse_args()
     started_s = time.monotonic()
-    figures = measure(options.quick)
+    measured = measure(options.quick)
     seconds = round(time.monotonic() - started_s, 1)
-    report = asdict(Report(name, commit(), hardware(), seconds, 0, dict(figures)))
+    report = asdict(Report(name, commit(), hardware(), seconds, measured.skipped, dict(measured.figures)))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=1) + "\n")

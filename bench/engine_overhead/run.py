@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,7 +31,7 @@ if str(ROOT) not in sys.path:  # run as a file: the repository root is not on th
 
 # ruff: noqa: E402 - the line above has to come first
 from bench.common.bootstrap import bootstrap_median_low
-from bench.common.report import run_bench
+from bench.common.report import Measured, run_bench
 from kvcached.stats import read_ledger
 from tests.correctness.engine import Elastic, Engine, EngineSpec
 from tools.families import Shape, make_random_model
@@ -78,7 +77,7 @@ def main() -> int:
     return run_bench("engine_overhead", __doc__ or "", lambda quick: measure(QUICK if quick else FULL))
 
 
-def measure(plan: Plan) -> Mapping[str, float]:
+def measure(plan: Plan) -> Measured:
     """Start both engines, load them in turn and sum up."""
     make_random_model(MODEL, "llama", Shape())
     with ExitStack() as stack:
@@ -98,7 +97,7 @@ def measure(plan: Plan) -> Mapping[str, float]:
             _pin(engine)
         _pair(stock_engine, elastic_engine, ledger, plan, 0)  # warms both up; not counted
         pairs = [_pair(stock_engine, elastic_engine, ledger, plan, 1 + index) for index in range(plan.pairs)]
-    return _figures(pairs, plan)
+    return Measured(_figures(pairs, plan), planned=plan.pairs, made=len(pairs))
 
 
 def _figures(pairs: list[Pair], plan: Plan) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
@@ -11,11 +10,12 @@ from typing import TYPE_CHECKING
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route as HttpRoute
 
 from prism.live.api_request import Route, parse_request
+from prism.live.body import read_body
 from prism.live.exchange import ExchangeResponse
 from prism.live.last_resort import LastResort
 from prism.live.metrics import CONTENT_TYPE
@@ -24,8 +24,6 @@ from prism.live.status import models_document, ready_reason, status_document
 
 if TYPE_CHECKING:
     from prism.live.service import Service
-
-_BODY_S = 60.0
 
 log = logging.getLogger("prism.http")
 
@@ -106,7 +104,7 @@ class Handlers:
 
     async def _complete(self, route: Route, request: Request) -> Response:
         self._authorize(request)
-        body = await _read_body(request, self._service.config.server.max_body_bytes)
+        body = await read_body(request, self._service.config.server.max_body_bytes)
         live = await self._service.admit(parse_request(route, body))
         return ExchangeResponse(self._service.exchanges, live)
 
@@ -119,29 +117,6 @@ class Handlers:
         matches = [hmac.compare_digest(given, expected) for expected in self._api_keys]
         if scheme.lower() != "bearer" or not any(matches):
             raise ApiError(401, "a valid API key is needed: `Authorization: Bearer KEY`", "invalid_api_key")
-
-
-async def _read_body(request: Request, limit_bytes: int) -> bytes:
-    too_large = ApiError(
-        413, f"the body is larger than {limit_bytes} bytes (server.max_body_bytes)", "body_too_large"
-    )
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit_bytes:
-        raise too_large
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async with asyncio.timeout(_BODY_S):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit_bytes:
-                    raise too_large
-                parts.append(part)
-    except ClientDisconnect:
-        raise ApiError(400, "the body ended early", "incomplete_body") from None
-    except TimeoutError:
-        raise ApiError(408, f"the body was not complete after {_BODY_S:g} s", "incomplete_body") from None
-    return b"".join(parts)
 
 
 async def _api_error(_request: Request, error: Exception) -> Response:

@@ -28,7 +28,7 @@ class DroppableConnection(H11Protocol):
         super().connection_made(transport)
         served = self.app
 
-        async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 (uvicorn's own types differ)
+        async def app(scope: Any, receive: Any, send: Any) -> None:
             scope.setdefault("extensions", {})[_KEY] = transport.abort
             await served(scope, receive, send)
 

@@ -18,7 +18,7 @@ MAX_EVENT_BYTES = 4 * 2**20
 MAX_ERROR_BYTES = 64 * 2**10
 MAX_ERROR_CHARS = 500
 REFUSED_STATUSES = frozenset({429, 503})
-WHOLE_FINISHES = frozenset({"stop", "length"})  # any other reason (abort, say) ends an answer that is not whole
+WHOLE_FINISHES = frozenset({"stop", "length"})  # any other reason, say abort, ends half an answer
 
 
 class StreamError(Exception):
@@ -30,7 +30,8 @@ class ClientSettings:
     """Where and how requests are sent.
 
     `base_url` has no trailing `/v1`. `ignore_eos` (an extension of SGLang's) makes outputs exactly as long
-    as the trace says, and an answer of another length a failed one; without it a model may stop earlier. `timeout_s` bounds one request, its wait included.
+    as the trace says, and one of another length a failure; without it a model may stop earlier. `timeout_s`
+    bounds one request, its wait included.
     """
 
     base_url: str

@@ -1,7 +1,8 @@
 """A real SGLang engine on the CPU as a subprocess, with or without kvcached. Shared by tests and benches.
 
-The engine runs in its own session with a private TMPDIR. Closing it kills exactly that process group and
-removes the shared-memory files its processes had mapped, which SGLang leaves behind however it ends.
+The engine runs in its own session with a private TMPDIR. Closing it kills its processes, whatever group they
+are in by then, and removes the shared-memory files they had mapped, which SGLang leaves behind however it
+ends. A guard does the same when the test run is killed.
 """
 
 import ctypes
@@ -21,9 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, Self
 
+from tests.correctness import engine_family
+
 READY_TIMEOUT_S = 180.0
 REQUEST_TIMEOUT_S = 180.0
-_SHM = Path("/dev/shm")
 _LOG_TAIL_CHARACTERS = 4000
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None)
@@ -115,6 +117,10 @@ class EngineDiedError(RuntimeError):
     """The engine ended, or did not become ready in time. The message ends with its log."""
 
 
+class EngineLeftError(RuntimeError):
+    """Processes of a closed engine do not end. The message names them."""
+
+
 class RequestRefusedError(RuntimeError):
     """The engine answered a request with an HTTP error."""
 
@@ -149,6 +155,12 @@ class Engine:
             start_new_session=True,
             preexec_fn=_die_with_parent,
         )
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", engine_family.__file__, str(self.pid), str(self._private_dir)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C and a kill of the test run's group are not for it
+        )
 
     @property
     def pid(self) -> int:
@@ -157,7 +169,7 @@ class Engine:
 
     def pids(self) -> list[int]:
         """All live processes of the engine."""
-        return _group(self.pid)
+        return engine_family.family(self.pid, self._private_dir)
 
     def scheduler_pid(self) -> int:
         """The process that runs the model. Raises EngineDiedError where there is none (yet)."""
@@ -238,18 +250,22 @@ class Engine:
         return self._request(request, timeout_s)
 
     def close(self) -> None:
-        """Kill the process group, wait for all of it, remove what it left in /dev/shm. Idempotent."""
+        """Kill all its processes, wait for them, remove what they left in /dev/shm. Idempotent.
+
+        Raises EngineLeftError when some do not end; the guard goes on trying then.
+        """
         if self._log.closed:
             return
-        leftovers = _shared_files(_group(self.pid))
-        _kill_group(self.pid)
-        self._process.wait(timeout=30.0)
-        deadline_s = time.monotonic() + 30.0
-        while _group(self.pid) and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-        for path in leftovers:
-            path.unlink(missing_ok=True)
         self._log.close()
+        left = engine_family.kill_family(self.pid, self._private_dir)
+        names = ", ".join(f"{pid} ({_title(pid)})" for pid in left)
+        self._process.poll()  # nobody's zombie
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        if left:
+            raise EngineLeftError(f"still there {engine_family.KILL_TIMEOUT_S:.0f} s after kill -9: {names}")
+        self._process.wait(timeout=30.0)
+        self._guard.wait(timeout=30.0)
         shutil.rmtree(self._private_dir, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -298,35 +314,8 @@ def _die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _kill_group(group: int) -> None:
+def _title(pid: int) -> str:
     try:
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def _group(group: int) -> list[int]:
-    """Live processes of a process group; zombies no longer count."""
-    members = []
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            try:
-                stat = Path(entry.path, "stat").read_text()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            state, _parent, its_group = stat.rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
-                members.append(int(entry.name))
-    return members
-
-
-def _shared_files(pids: Sequence[int]) -> list[Path]:
-    """Files in /dev/shm that these processes map, by inode: a semaphore is mapped under a name it lost."""
-    mapped = set()
-    for pid in pids:
-        try:
-            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        mapped |= {int(line.split()[4]) for line in lines if " /dev/shm/" in line}
-    return [Path(entry.path) for entry in os.scandir(_SHM) if entry.inode() in mapped]
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return "gone meanwhile"

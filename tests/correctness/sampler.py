@@ -1,12 +1,12 @@
 """Watches from outside how much memory lies beneath the engines' KV ranges, by the kernel's own account."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from kvcached import proc
+from demo.sampler import Reading, read_memory
 from kvcached._core import Ledger
 
 _INTERVAL_S = 0.05
@@ -14,26 +14,42 @@ _INTERVAL_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Mapped bytes per client name at nearly one instant."""
+    """One reading of the demo's sampler, which knows when memory moved while it looked."""
 
-    mapped_bytes: Mapping[str, int]
+    reading: Reading
+
+    @property
+    def mapped_bytes(self) -> dict[str, int]:
+        """Per client name; each figure is right, whether or not the sum of them is."""
+        return dict(self.reading.mapped_bytes)
 
     @property
     def total_bytes(self) -> int:
-        """Over all clients."""
-        return sum(self.mapped_bytes.values())
+        """Over all clients; proves nothing where the reading is torn."""
+        return sum(self.reading.mapped_bytes.values())
+
+
+def peak_bytes(samples: Sequence[Sample]) -> int:
+    """The largest total that was there for certain: torn samples show memory twice that moved meanwhile.
+
+    Raises AssertionError where more than half are torn: an overrun could hide among them.
+    """
+    whole = [sample.total_bytes for sample in samples if not sample.reading.torn]
+    assert samples, "nothing was sampled"
+    assert 2 * len(whole) >= len(samples), f"{len(samples) - len(whole)} of {len(samples)} samples are torn"
+    return max(whole)
 
 
 class MemorySampler:
     """A context in which a thread samples every living client of a ledger.
 
-    Processes are read one after another, so memory that moves meanwhile could be counted twice. Each sample
-    therefore reads them forth and back and keeps the smaller figure: it never shows more than there was.
+    Leaving it raises what stopped the thread early, if anything did.
     """
 
     def __init__(self, ledger: Path) -> None:
-        self._ledger = str(ledger)
+        self._ledger = Ledger(str(ledger))
         self._samples: list[Sample] = []
+        self._error: Exception | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="memory-sampler", daemon=True)
 
@@ -49,20 +65,12 @@ class MemorySampler:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
+        if self._error is not None:
+            raise self._error
 
     def _run(self) -> None:
-        while not self._stop.wait(_INTERVAL_S):
-            self._samples.append(sample(self._ledger))
-
-
-def sample(ledger: str) -> Sample:
-    """One sample of every client whose range is published."""
-    clients = [client for client in Ledger(ledger).snapshot().clients if client.alive and client.range_bytes]
-    seen: dict[str, int] = {}
-    for client in [*clients, *reversed(clients)]:
         try:
-            mapped_bytes = proc.rss_bytes(client.pid, client.range_base, client.range_bytes)
-        except ProcessLookupError:
-            mapped_bytes = 0  # it ended while we looked
-        seen[client.name] = min(mapped_bytes, seen.get(client.name, mapped_bytes))
-    return Sample(seen)
+            while not self._stop.wait(_INTERVAL_S):
+                self._samples.append(Sample(read_memory(self._ledger)))
+        except Exception as error:  # noqa: BLE001 - handed to whoever leaves the context
+            self._error = error

@@ -25,7 +25,7 @@ from tests.correctness.pressure import (
     prompt,
     until,
 )
-from tests.correctness.sampler import MemorySampler, Sample
+from tests.correctness.sampler import MemorySampler, peak_bytes
 
 pytestmark = pytest.mark.engine
 
@@ -84,7 +84,7 @@ def test_bursts_on_one_engine_then_the_other_all_succeed_within_the_budget(share
         after_second = len(sampler.samples)
         _check_burst(burst(shared.first, seed=3))
     samples = sampler.samples
-    assert max(sample.total_bytes for sample in samples) <= BUDGET_BYTES
+    assert peak_bytes(samples) <= BUDGET_BYTES
     first = [sample.mapped_bytes["first"] for sample in samples]
     second = [sample.mapped_bytes["second"] for sample in samples]
     assert min(max(first), max(second)) > BUDGET_BYTES / 3
@@ -98,8 +98,7 @@ def test_bursts_on_both_engines_at_once_all_succeed_within_the_budget(shared: Sh
     with MemorySampler(shared.ledger) as sampler, ThreadPoolExecutor(2) as threads:
         for answers in threads.map(lambda engine: burst(engine, seed=4), (shared.first, shared.second)):
             _check_burst(answers)
-    peak = max(sampler.samples, key=_total_bytes)
-    assert BUDGET_BYTES / 2 < peak.total_bytes <= BUDGET_BYTES
+    assert BUDGET_BYTES / 2 < peak_bytes(sampler.samples) <= BUDGET_BYTES
 
 
 def test_tokens_are_the_same_after_memory_came_and_went(shared: Shared) -> None:
@@ -193,7 +192,3 @@ def _check_burst(answers: list[Completion]) -> None:
 
 def _check_answer(answer: Completion, tokens: int) -> None:
     assert (answer.finish, len(answer.output_ids)) == ("length", tokens)
-
-
-def _total_bytes(sample: Sample) -> int:
-    return sample.total_bytes

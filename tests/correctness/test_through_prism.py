@@ -7,13 +7,13 @@ text and log-probability as the OpenAI completions route reports them.
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
+from tests.correctness.answers import Answer, answer_from, parting_gap
 from tests.correctness.conftest import model_folder, running
 from tests.correctness.engine import Engine, EngineSpec
 from tests.correctness.prompts import COUNT, Prompt, prompts_for
@@ -28,14 +28,6 @@ ENGINE = {"max_total_tokens": 6144, "context_length": 1024, "max_running_request
 CONCURRENT = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Tokens as text, and for each the log-probability by which the best token beat the second best."""
-
-    tokens: tuple[str, ...]
-    gaps: tuple[float, ...]
-
-
 def body_for(model: str, prompt: Prompt) -> dict[str, Any]:
     return {
         "model": model,
@@ -44,15 +36,6 @@ def body_for(model: str, prompt: Prompt) -> dict[str, Any]:
         "temperature": 0,
         "logprobs": 2,
     }
-
-
-def answer_from(document: dict[str, Any]) -> Answer:
-    logprobs = document["choices"][0]["logprobs"]
-    gaps = []
-    for top in logprobs["top_logprobs"]:
-        best, *rest = sorted(top.values(), reverse=True)
-        gaps.append(best - rest[0] if rest else 0.0)  # two tokens with one text: as near a tie as can be
-    return Answer(tuple(logprobs["tokens"]), tuple(gaps))
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +77,7 @@ def test_tokens_are_those_of_stock_sglang(prism: PrismProcess, model: str) -> No
     with ThreadPoolExecutor(CONCURRENT) as threads:
         together = list(threads.map(lambda prompt: ask(prism, model, prompt), prompts))
     for reference, answer in zip(expected, together, strict=True):
-        pairs = zip(reference.tokens, answer.tokens, reference.gaps, strict=False)
-        parting = next((gap for a, b, gap in pairs if a != b), 0.0)
-        assert parting <= NEAR_TIE[model], (reference, answer)
+        assert parting_gap(reference, answer) <= NEAR_TIE[model], (reference, answer)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -55,3 +55,23 @@ def test_a_fall_that_gave_nobody_anything_is_named() -> None:
 def test_a_second_fall_counts_when_the_first_helped_nobody() -> None:
     values = series(a=[60, 2, 60, 2], b=[0, 0, 0, 60])
     assert not any(problem.startswith("a:") for problem in find_problems(values, BUDGET))
+
+
+def test_a_torn_sample_proves_no_overrun_and_a_whole_one_still_does() -> None:
+    mapped = series(a=[0, 50, 50, 5], b=[0, 45, 44, 60]).mapped_bytes
+    times_s = (0.0, 1.0, 2.0, 3.0)
+    torn_once = MemorySeries(times_s, mapped, (False, True, False, False))
+    problems = find_problems(torn_once, BUDGET)
+    assert any("94 bytes were mapped at 2.0 s, 4 over the budget" in problem for problem in problems)
+    torn_twice = MemorySeries(times_s, mapped, (False, True, True, False))
+    problems = find_problems(torn_twice, BUDGET)
+    assert not any("budget of" in problem or "torn" in problem for problem in problems)
+    assert torn_twice.whole().totals() == [0, 65]
+    assert torn_twice.torn_samples == 2
+
+
+@pytest.mark.parametrize("torn", [(True, True, True, False), (True,) * 4])
+def test_more_than_half_torn_is_a_problem_of_its_own(torn: tuple[bool, ...]) -> None:
+    mapped = series(a=[0, 50, 50, 5], b=[0, 45, 44, 60]).mapped_bytes
+    problems = find_problems(MemorySeries((0.0, 1.0, 2.0, 3.0), mapped, torn), BUDGET)
+    assert any(f"{sum(torn)} of 4 samples are torn" in problem for problem in problems)

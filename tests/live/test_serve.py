@@ -131,6 +131,11 @@ def test_kv_memory_moves_and_is_seen_from_outside(served: PrismProcess) -> None:
         ({"model": "llama", "prompt": []}, 400, "prompt", "`prompt`"),
         ({"model": "llama", "prompt": "a", "max_tokens": 0}, 400, "max_tokens", "`max_tokens`"),
         ({"model": "llama", "prompt": "a", "temperature": "hot"}, 400, "temperature", "`temperature`"),
+        # each of the next three would end the engine
+        ({"model": "llama", "prompt": [1_000_000]}, 400, "prompt", "0 to 511"),
+        ({"model": "llama", "prompt": "a", "top_k": 10**12}, 400, "top_k", "1 to 512"),
+        ({"model": "llama", "prompt": "a", "logprobs": 10**9}, 400, "logprobs", "`logprobs`"),
+        (b'{"model": "llama", "prompt": "a\\ud800"}', 400, "prompt", "UTF-8"),
         ({"model": "nope", "prompt": "a"}, 404, "model", "'nope'"),
         ({"model": "missing", "prompt": "a"}, 503, None, "/nowhere/model"),
         ({"model": "llama", "prompt": "a" * 2**20}, 413, None, "max_body_bytes"),

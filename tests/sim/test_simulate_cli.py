@@ -18,6 +18,7 @@ runner = CliRunner()
 
 MODEL = {
     "num_hidden_layers": 2,
+    "vocab_size": 512,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "hidden_size": 256,

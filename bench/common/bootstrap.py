@@ -8,8 +8,8 @@ _RESAMPLES = 10_000
 _SEED = 12345
 
 
-def bootstrap_median_low(values: Sequence[float], confidence: float = 0.95) -> float:
-    """Lower end of the two-sided bootstrap interval for the median, by percentiles of resampled medians.
+def bootstrap_median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """The two-sided bootstrap interval for the median, by percentiles of resampled medians.
 
     Raises ValueError without values.
     """
@@ -17,4 +17,5 @@ def bootstrap_median_low(values: Sequence[float], confidence: float = 0.95) -> f
         raise ValueError("no values to resample: measure at least one pair")
     source = random.Random(_SEED)
     medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES))
-    return medians[int((1.0 - confidence) / 2.0 * _RESAMPLES)]
+    cut = int((1.0 - confidence) / 2.0 * _RESAMPLES)
+    return medians[cut], medians[-1 - cut]

@@ -8,14 +8,22 @@ _RESAMPLES = 10_000
 _SEED = 12345
 
 
-def bootstrap_median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
-    """The two-sided bootstrap interval for the median, by percentiles of resampled medians.
+def bootstrap_median_interval(
+    groups: Sequence[Sequence[float]], confidence: float = 0.95
+) -> tuple[float, float]:
+    """The two-stage bootstrap interval for the median of all values, by percentiles of resampled medians.
 
-    Raises ValueError without values.
+    Values of one group (one start of a process, say) have something in common that differs between groups, so
+    groups are drawn first and then values within each. Raises ValueError where there is no value.
     """
-    if not values:
-        raise ValueError("no values to resample: measure at least one pair")
+    if not groups or not all(groups):
+        raise ValueError("no values to resample: measure at least one pair in each group")
     source = random.Random(_SEED)
-    medians = sorted(statistics.median(source.choices(values, k=len(values))) for _ in range(_RESAMPLES))
+    medians = sorted(_resampled_median(source, groups) for _ in range(_RESAMPLES))
     cut = int((1.0 - confidence) / 2.0 * _RESAMPLES)
     return medians[cut], medians[-1 - cut]
+
+
+def _resampled_median(source: random.Random, groups: Sequence[Sequence[float]]) -> float:
+    drawn = source.choices(groups, k=len(groups))
+    return statistics.median([value for group in drawn for value in source.choices(group, k=len(group))])

@@ -107,9 +107,9 @@ def _round(plan: Plan, number: int) -> list[Pair]:
         elastic.wait_ready()
         _pin(stock)
         _pin(elastic)
-        warm_up = number * (plan.pairs_per_round + 1)
-        _pair(stock, elastic, ledger, plan, warm_up)
-        return [_pair(stock, elastic, ledger, plan, warm_up + 1 + pair) for pair in range(plan.pairs_per_round)]
+        first = number * (plan.pairs_per_round + 1)
+        _pair(stock, elastic, ledger, plan, first)  # warms both up
+        return [_pair(stock, elastic, ledger, plan, first + 1 + pair) for pair in range(plan.pairs_per_round)]
 
 
 def _figures(rounds: list[list[Pair]], plan: Plan) -> dict[str, float]:

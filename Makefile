@@ -35,12 +35,14 @@ MODELS_STAMP := models/.made-$(call hash,$(wildcard tools/*.py) prism/replay/voc
 export OMP_NUM_THREADS := 1
 export HF_HUB_OFFLINE := 1
 export PIP_NO_INPUT := 1
+# Importing parts of torch makes this folder, by default in the machine's temporary one, and nothing removes it.
+export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/build/torchinductor
 
 .PHONY: help env build models test test-cpp test-python demo lint format clean distclean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3.11] [TORCH_INDEX=URL]"
-	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## (.*)/  \1|\2/' | column -t -s'|'
+	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/^([a-z-]+):.*## /\1:/' | awk -F: '{printf "  %-12s %s\n", $$1, substr($$0, length($$1) + 2)}'
 
 env: $(SHIM_STAMP) ## make ./.venv: pinned packages, real SGLang for the CPU (about 100 s, 2 GB, once)
 

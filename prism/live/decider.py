@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from prism.core.commands import Command
+from prism.core.mailbox import Mailbox
 
 if TYPE_CHECKING:
     from prism.core.events import Event
     from prism.live.clock import Clock
     from prism.live.event_log import EventLog
-
-GLOBAL = "global"
 
 
 class Scheduler(Protocol):
@@ -26,11 +24,6 @@ class Scheduler(Protocol):
 Execute = Callable[[str, Command], None]
 
 
-def local_name(device: str) -> str:
-    """Name of the device's scheduler in the event log."""
-    return f"local:{device}"
-
-
 class Decider:
     """Feeds events to schedulers one at a time, in order, also when a command leads to another event."""
 
@@ -38,8 +31,7 @@ class Decider:
         self._schedulers = schedulers
         self._clock = clock
         self._log = log
-        self._queue: deque[tuple[str, Event]] = deque()
-        self._running = False
+        self._mailbox = Mailbox(self._step)
         self._execute: Execute = lambda _scheduler, _command: None
 
     def connect(self, execute: Execute) -> None:
@@ -48,15 +40,7 @@ class Decider:
 
     def feed(self, scheduler: str, event: Event) -> None:
         """Take the event; its commands have been begun when the outermost call returns."""
-        self._queue.append((scheduler, event))
-        if self._running:
-            return
-        self._running = True
-        try:
-            while self._queue:
-                self._step(*self._queue.popleft())
-        finally:
-            self._running = False
+        self._mailbox.put(scheduler, event)
 
     def _step(self, name: str, event: Event) -> None:
         now_s = self._clock.now_s()

@@ -17,9 +17,10 @@ from starlette.responses import Response
 
 from prism.core.commands import Dispatch, Refuse
 from prism.core.events import Arrived, Cancelled, Event, Expired, Finished, Refused
+from prism.core.mailbox import local_name
 from prism.live.client_side import ClientSide, client_gone
 from prism.live.connection import drop_of
-from prism.live.decider import Decider, local_name
+from prism.live.decider import Decider
 from prism.live.openai_errors import ApiError
 from prism.live.upstream import Forwarding, NotTakenError, Upstream
 

@@ -23,7 +23,8 @@ from prism.core.events import (
     PrefillProgress,
     Snapshot,
 )
-from prism.live.decider import GLOBAL, Decider, local_name
+from prism.core.mailbox import GLOBAL, local_name
+from prism.live.decider import Decider
 
 if TYPE_CHECKING:
     from prism.live.fleet import Fleet

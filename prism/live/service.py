@@ -14,8 +14,9 @@ import aiohttp
 from prism.config.scheduling import global_config, local_config
 from prism.core import GlobalScheduler, LocalScheduler
 from prism.core.events import ModelState
+from prism.core.mailbox import GLOBAL, local_name
 from prism.live.clock import Clock
-from prism.live.decider import GLOBAL, Decider, Scheduler, local_name
+from prism.live.decider import Decider, Scheduler
 from prism.live.event_log import EventLog
 from prism.live.exchange import ExchangeContext
 from prism.live.executor import Executor

@@ -1,6 +1,5 @@
 """The simulated shell: feeds the schedulers, obeys their commands, ends each command in one event."""
 
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -21,6 +20,7 @@ from prism.core.events import (
     Snapshot,
     Woke,
 )
+from prism.core.mailbox import GLOBAL, Mailbox, local_name
 from prism.core.rates import RateWindow
 from prism.sim.engine import SimRequest
 from prism.sim.loop import Kind, Loop
@@ -31,13 +31,6 @@ from prism.traces import TraceRequest
 
 if TYPE_CHECKING:
     from prism.sim.eventlog import Recorder
-
-GLOBAL = "global"
-
-
-def local_name(device: str) -> str:
-    """Name of a device's scheduler in event logs."""
-    return f"local:{device}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +65,7 @@ class Executor:
         self._home: dict[str, str] = {}  # request -> device that schedules it
         self._timers: dict[tuple[str, str], int] = {}
         self._rates = RateWindow(setup.rate_window_s)
-        self._queue: deque[tuple[str, Event]] = deque()
-        self._running = False
+        self._mailbox = Mailbox(self._step)
         self.recorder: Recorder | None = None
 
     # -- what happens to the cluster -------------------------------------------------------------------------
@@ -119,15 +111,7 @@ class Executor:
 
     def feed(self, scheduler: str, event: Event) -> None:
         """Give a scheduler an event and obey what it answers."""
-        self._queue.append((scheduler, event))
-        if self._running:
-            return
-        self._running = True
-        try:
-            while self._queue:
-                self._step(*self._queue.popleft())
-        finally:
-            self._running = False
+        self._mailbox.put(scheduler, event)
 
     def _step(self, name: str, event: Event) -> None:
         now_s = self._loop.now_s

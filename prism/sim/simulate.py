@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from prism.core.mailbox import GLOBAL, local_name
 from prism.report import RequestOutcome
 from prism.sim.eventlog import Recorder
-from prism.sim.executor import GLOBAL, Executor, local_name
+from prism.sim.executor import Executor
 from prism.sim.loop import Action, Kind, Loop
 from prism.sim.outcomes import Outcomes
 from prism.sim.setup import SimSetup

@@ -96,7 +96,13 @@ def our_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "--no-index",
         "--no-build-isolation",
     ]
-    command += ["--disable-pip-version-check", "--config-settings=wheel.cmake=false", "-w", str(folder), str(ROOT)]
+    command += [
+        "--disable-pip-version-check",
+        "--config-settings=wheel.cmake=false",
+        "-w",
+        str(folder),
+        str(ROOT),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = folder.glob("prism_kvcached-*.whl")

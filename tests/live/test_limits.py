@@ -23,6 +23,7 @@ from prism.core import LocalScheduler
 from prism.core.commands import Command
 from prism.core.config import LocalConfig, LocalModel
 from prism.core.events import ModelState, Woke
+from prism.core.mailbox import local_name
 from prism.live import app as app_module
 from prism.live import exchange as exchange_module
 from prism.live.api_request import ApiRequest, Route, parse_request
@@ -30,7 +31,7 @@ from prism.live.app import make_app
 from prism.live.body import read_body
 from prism.live.clock import Clock
 from prism.live.connection import DroppableConnection
-from prism.live.decider import Decider, local_name
+from prism.live.decider import Decider
 from prism.live.event_log import EventLog
 from prism.live.exchange import ExchangeContext, ExchangeResponse
 from prism.live.live_request import LiveRequest, RequestTable

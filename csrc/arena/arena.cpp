@@ -24,16 +24,14 @@ Arena::Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry)
       reservation_(vmm_, geometry_.reservation_bytes(), geometry_.common_segment_bytes()),
       pool_(vmm_) {}
 
-void Arena::back(const PageRuns& runs) {
+Arena::Staged Arena::stage(const PageRuns& runs) {
   require_usable();
-  std::unordered_map<std::size_t, Segments> staged;
+  Staged staged;
   for (const PageRun& run : runs) {
     for (std::size_t page = run.first; page < run.first + run.count; ++page) {
       staged[page].reserve(geometry_.stripes());
     }
   }
-  backed_.reserve(backed_.size() + staged.size());  // the merge below must not throw
-
   try {
     for (const PageRun& run : runs) {
       for (std::size_t stripe = 0; stripe < geometry_.stripes(); ++stripe) {
@@ -47,6 +45,11 @@ void Arena::back(const PageRuns& runs) {
     pool_.trim(0);  // the caller takes its budget back next
     throw;
   }
+  return staged;
+}
+
+void Arena::adopt(Staged staged) {
+  backed_.reserve(backed_.size() + staged.size());  // the merge must not throw
   backed_.merge(staged);
 }
 

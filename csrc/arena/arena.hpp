@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <unordered_map>
@@ -17,6 +18,11 @@ namespace kvcached {
 // A reserved range whose pages are backed on demand. Addresses never change; only what lies beneath does.
 class Arena {
  public:
+  using Segments = std::vector<Mapping>;  // one per stripe
+
+  // Pages that are mapped and not part of an arena yet. Destruction unmaps them.
+  using Staged = std::unordered_map<std::size_t, Segments>;  // by page
+
   // Throws Misuse if the geometry does not suit the backend's granularity, OutOfMemory without address space.
   Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry);
 
@@ -27,8 +33,11 @@ class Arena {
   // Bytes of physical memory held: mapped, or kept for the next back().
   std::size_t held_bytes() const noexcept { return mapped_bytes() + pool_.kept_bytes(); }
 
-  // Backs all pages or none. Pre: none of them is backed.
-  void back(const PageRuns& runs);
+  // Maps all pages or none. Pre: none of them is backed or being staged. Takes the time that growing takes, and
+  // may run on another thread beside every other call that touches other pages.
+  Staged stage(const PageRuns& runs);
+  // Makes staged pages part of the arena.
+  void adopt(Staged staged);
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
@@ -37,8 +46,6 @@ class Arena {
   void close();
 
  private:
-  using Segments = std::vector<Mapping>;  // one per stripe
-
   void require_usable() const;
   Address segment_address(std::size_t stripe, std::size_t page) const noexcept;
   std::vector<Handle> handles_of(const PageRun& run, std::size_t stripe) const;
@@ -49,8 +56,8 @@ class Arena {
   Geometry geometry_;
   Reservation reservation_;  // outlives the pool and the mappings below
   PagePool pool_;
-  std::unordered_map<std::size_t, Segments> backed_;  // by page
-  bool is_lost_ = false;                              // the driver refused both an operation and its undoing
+  Staged backed_;
+  std::atomic<bool> is_lost_{false};  // the driver refused both an operation and its undoing
 };
 
 }  // namespace kvcached

@@ -43,32 +43,58 @@ bool KvPool::grow(std::size_t rows) {
   if (slots_.rows_free_backed() >= rows) return true;
   if (rows > slots_.rows_total()) return false;
   const auto runs = slots_.plan_back(rows);
-  return runs && back(*runs);
+  return runs && back(std::move(*runs));
 }
 
-bool KvPool::back(const PageRuns& runs) {
-  const std::size_t pages = count_pages(runs);
-  const std::size_t need_bytes = pages * geometry_.page_set_bytes();
-  if (client_) {
-    if (!client_->try_claim(static_cast<std::int64_t>(need_bytes))) return false;
-    credit_bytes_ += need_bytes;
-  }
+bool KvPool::back(PageRuns runs) {
+  auto growth = begin(std::move(runs));
+  if (!growth) return false;
+  const std::size_t need_bytes = growth->bytes_;
   try {
-    arena_->back(runs);
+    growth->map();
   } catch (const OutOfMemory& error) {
-    settle_credit();
-    throw OutOfMemory("backing " + std::to_string(pages) + " pages needs " + std::to_string(need_bytes) +
-                      " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
+    finish_growth(std::move(*growth));
+    throw OutOfMemory("backing " + std::to_string(need_bytes / geometry_.page_set_bytes()) + " pages needs " +
+                      std::to_string(need_bytes) + " bytes, this pool holds " +
+                      std::to_string(mapped_bytes()) + "; " +
                       (client_ ? client_->explain() : "no ledger limits it") +
                       "; the device refused: " + error.what());
   } catch (...) {
-    settle_credit();
+    finish_growth(std::move(*growth));
     throw;
   }
-  slots_.mark_backed(runs);
-  maps_ += pages;
-  settle_credit();
+  finish_growth(std::move(*growth));
   return true;
+}
+
+std::optional<Growth> KvPool::begin_growth(std::size_t pages) {
+  open_arena();
+  PageRuns runs = slots_.plan_pages(pages);
+  if (runs.empty()) return std::nullopt;
+  return begin(std::move(runs));
+}
+
+std::optional<Growth> KvPool::begin(PageRuns runs) {
+  const std::size_t need_bytes = count_pages(runs) * geometry_.page_set_bytes();
+  if (client_ && !client_->try_claim(static_cast<std::int64_t>(need_bytes))) return std::nullopt;
+  if (client_) growth_bytes_ += need_bytes;
+  slots_.mark_staged(runs);
+  return Growth(arena_.get(), std::move(runs), need_bytes);
+}
+
+void KvPool::finish_growth(Growth growth) {
+  if (client_) {
+    growth_bytes_ -= growth.bytes_;
+    credit_bytes_ += growth.bytes_;
+  }
+  if (growth.staged_.empty()) {
+    slots_.mark_unstaged(growth.runs_);
+  } else {
+    arena_->adopt(std::move(growth.staged_));
+    slots_.mark_backed(growth.runs_);
+    maps_ += count_pages(growth.runs_);
+  }
+  settle_credit();
 }
 
 void KvPool::settle_credit() {
@@ -142,14 +168,14 @@ std::size_t KvPool::rows_obtainable() const {
     const auto bytes = static_cast<std::size_t>(client_->obtainable_bytes());
     pages = std::min(pages, bytes / geometry_.page_set_bytes());
   }
-  return slots_.rows_free_backed() + slots_.rows_in_unbacked(pages);
+  return slots_.rows_free_backed() + slots_.rows_staged() + slots_.rows_in_unbacked(pages);
 }
 
 std::size_t KvPool::rows_attainable() const {
   if (!client_) return slots_.rows_total();
   // What this client holds elsewhere (another pool, weights) is not attainable here.
   const auto elsewhere_bytes =
-      std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_));
+      std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_ + growth_bytes_));
   const auto bytes = std::max<std::int64_t>(0, client_->attainable_bytes() - elsewhere_bytes);
   const std::size_t pages = static_cast<std::size_t>(bytes) / geometry_.page_set_bytes();
   if (pages >= geometry_.pages()) return slots_.rows_total();
@@ -186,7 +212,7 @@ void KvPool::check_invariants() const {
     throw Error("pool: " + std::to_string(arena.backed_pages()) + " pages are mapped, but " +
                 std::to_string(slots_.pages_backed()) + " count as backed");
   }
-  if (client_ && credit_bytes_ != arena.held_bytes()) {
+  if (client_ && growth_bytes_ == 0 && credit_bytes_ != arena.held_bytes()) {
     throw Error("pool: holds " + std::to_string(arena.held_bytes()) + " bytes against a credit of " +
                 std::to_string(credit_bytes_));
   }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "arena/arena.hpp"
 #include "arena/geometry.hpp"
@@ -26,6 +27,24 @@ struct PoolStats {
   std::uint64_t frees = 0;   // rows taken back since the start
 };
 
+// Growth in three parts, so that the middle one, which takes the time, can run on another thread beside all
+// other calls of the pool. One growth is under way at a time.
+class Growth {
+ public:
+  // Maps the pages. When this throws nothing is mapped; the growth is finished all the same.
+  void map() { staged_ = arena_->stage(runs_); }
+
+ private:
+  friend class KvPool;
+  Growth(Arena* arena, PageRuns runs, std::size_t bytes) noexcept
+      : arena_(arena), runs_(std::move(runs)), bytes_(bytes) {}
+
+  Arena* arena_;
+  PageRuns runs_;
+  std::size_t bytes_;
+  Arena::Staged staged_;  // empty until mapped
+};
+
 // One KV cache: rows over an arena, paid for from a ledger. grow() and trim() move memory, alloc() and free()
 // only move rows. Not thread-safe.
 //
@@ -45,6 +64,11 @@ class KvPool {
   // Makes at least `rows` backed rows free. False when rows, limit or ledger do not allow it. Throws
   // OutOfMemory when the device does not. Either way nothing has changed.
   bool grow(std::size_t rows);
+  // The first part of backing the `pages` lowest unbacked pages (fewer where fewer are left): their credit is
+  // claimed and they are set aside. Nothing when ledger or limit refuse, or no page is left.
+  std::optional<Growth> begin_growth(std::size_t pages);
+  // The last part, whether or not it mapped: pages become rows, or credit goes back.
+  void finish_growth(Growth growth);
   // Hands out `count` rows of backed pages, or none and false.
   bool alloc(std::size_t count, std::int64_t* out);
   void free(const std::int64_t* ids, std::size_t count);
@@ -60,6 +84,7 @@ class KvPool {
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }
   std::size_t rows_backed() const noexcept { return slots_.rows_backed(); }
   std::size_t rows_total() const noexcept { return slots_.rows_total(); }
+  std::size_t pages_empty() const noexcept { return slots_.pages_empty(); }
   std::size_t rows_obtainable() const;
   std::size_t rows_attainable() const;
   std::size_t mapped_bytes() const noexcept { return arena_ ? arena_->mapped_bytes() : 0; }
@@ -69,7 +94,8 @@ class KvPool {
 
  private:
   Arena& open_arena() const;
-  bool back(const PageRuns& runs);
+  bool back(PageRuns runs);
+  std::optional<Growth> begin(PageRuns runs);
   PageRuns unback(PageRuns runs);
   void settle_credit();
 
@@ -79,6 +105,7 @@ class KvPool {
   SlotAllocator slots_;
   bool is_closing_ = false;       // from the first close() on
   std::size_t credit_bytes_ = 0;  // claimed from client_; never less than the arena holds
+  std::size_t growth_bytes_ = 0;  // claimed besides, for the growth under way
   std::uint64_t maps_ = 0, unmaps_ = 0, allocs_ = 0, frees_ = 0;
 };
 

@@ -22,7 +22,7 @@ SlotAllocator::SlotAllocator(const Geometry& geometry)
       free_bits_(geometry.pages() * words_per_page_),
       first_word_(geometry.pages()),
       free_count_(geometry.pages()),
-      is_backed_(geometry.pages()),
+      state_(geometry.pages()),
       next_(geometry.pages()),
       previous_(geometry.pages()),
       head_(geometry.rows_per_page() + 1),
@@ -32,7 +32,7 @@ SlotAllocator::SlotAllocator(const Geometry& geometry)
 
 std::size_t SlotAllocator::rows_in_unbacked(std::size_t pages) const noexcept {
   const std::size_t unbacked = pages_unbacked();
-  if (pages >= unbacked) return rows_total() - rows_backed_;
+  if (pages >= unbacked) return rows_total() - rows_backed_ - rows_staged_;
   // All pages but the pinned and the last have rows_per_page rows; pinned ones are backed from the start, and
   // the last is the highest, so it is only reached when every unbacked page is taken.
   return pages * geometry_.rows_per_page();
@@ -119,7 +119,7 @@ std::size_t SlotAllocator::set_bits(const std::int64_t* ids, std::size_t count) 
     const auto row = static_cast<std::size_t>(ids[i]);  // negative ids become larger than any row
     if (row >= geometry_.rows()) return i;
     const std::size_t page = row / geometry_.rows_per_page();
-    if (is_backed_[page] == 0) return i;
+    if (state_[page] != kBacked) return i;
     const std::size_t first = std::max(page * geometry_.rows_per_page(), geometry_.reserved_rows());
     const std::size_t usable = geometry_.usable_rows(page);
     const std::size_t begin = page * geometry_.rows_per_page();
@@ -161,6 +161,7 @@ void SlotAllocator::attach(std::size_t page) noexcept {
   if (count == 0) return;
   if (is_empty(page)) {
     empty_.insert(page);
+    ++pages_empty_;
     return;
   }
   const PageIndex old_head = head_[count];
@@ -179,6 +180,7 @@ void SlotAllocator::detach(std::size_t page) noexcept {
   if (count == 0) return;
   if (is_empty(page)) {
     empty_.erase(page);
+    --pages_empty_;
     return;
   }
   const PageIndex after = next_[page];
@@ -209,7 +211,7 @@ void SlotAllocator::set_all_free(std::size_t page) noexcept {
 
 void SlotAllocator::reset() noexcept {
   for (std::size_t page = 0; page < watermark_; ++page) {
-    if (is_backed_[page] == 0) continue;
+    if (state_[page] != kBacked) continue;
     detach(page);
     set_all_free(page);
     attach(page);
@@ -237,12 +239,44 @@ std::optional<PageRuns> SlotAllocator::plan_back(std::size_t rows) const {
   return runs;
 }
 
-void SlotAllocator::mark_backed(const PageRuns& runs) noexcept {
+PageRuns SlotAllocator::plan_pages(std::size_t pages) const {
+  PageRuns runs;
+  std::size_t page = lowest_unbacked(0);
+  for (; pages > 0 && page < geometry_.pages(); --pages, page = lowest_unbacked(page + 1)) {
+    append_page(runs, page);
+  }
+  return runs;
+}
+
+void SlotAllocator::mark_staged(const PageRuns& runs) noexcept {
   for (const PageRun& run : runs) {
     for (std::size_t page = run.first; page < run.first + run.count; ++page) {
       for (; watermark_ <= page; ++watermark_) returned_.insert(watermark_);
       returned_.erase(page);
-      is_backed_[page] = 1;
+      state_[page] = kStaged;
+      ++pages_staged_;
+      rows_staged_ += geometry_.usable_rows(page);
+    }
+  }
+}
+
+void SlotAllocator::mark_unstaged(const PageRuns& runs) noexcept {
+  for (const PageRun& run : runs) {
+    for (std::size_t page = run.first; page < run.first + run.count; ++page) {
+      state_[page] = kUnbacked;
+      --pages_staged_;
+      rows_staged_ -= geometry_.usable_rows(page);
+      returned_.insert(page);
+    }
+  }
+}
+
+void SlotAllocator::mark_backed(const PageRuns& runs) noexcept {
+  for (const PageRun& run : runs) {
+    for (std::size_t page = run.first; page < run.first + run.count; ++page) {
+      state_[page] = kBacked;
+      --pages_staged_;
+      rows_staged_ -= geometry_.usable_rows(page);
       set_all_free(page);
       attach(page);
       ++pages_backed_;
@@ -269,7 +303,7 @@ PageRuns SlotAllocator::plan_unback(std::size_t keep_rows) const {
 PageRuns SlotAllocator::removable_pages() const {
   PageRuns runs;
   for (std::size_t page = geometry_.pinned_pages(); page < watermark_; ++page) {
-    if (is_backed_[page] != 0) append_page(runs, page);
+    if (state_[page] == kBacked) append_page(runs, page);
   }
   return runs;
 }
@@ -281,7 +315,7 @@ void SlotAllocator::mark_unbacked(const PageRuns& runs) noexcept {
       rows_backed_ -= free_count_[page];
       rows_free_ -= free_count_[page];
       --pages_backed_;
-      is_backed_[page] = 0;
+      state_[page] = kUnbacked;
       free_count_[page] = 0;
       std::fill_n(&free_bits_[page * words_per_page_], words_per_page_, 0);
       returned_.insert(page);
@@ -290,7 +324,7 @@ void SlotAllocator::mark_unbacked(const PageRuns& runs) noexcept {
 }
 
 void SlotAllocator::check_invariants() const {
-  std::size_t backed = 0, usable = 0, free_rows = 0, listed = 0, partial = 0;
+  std::size_t backed = 0, staged = 0, empty = 0, usable = 0, free_rows = 0, listed = 0, partial = 0;
   for (std::size_t page = 0; page < watermark_; ++page) {
     const auto fail = [page](const char* what) {
       throw Error("slots: page " + std::to_string(page) + ": " + what);
@@ -303,13 +337,14 @@ void SlotAllocator::check_invariants() const {
     }
     if (bits != free_count_[page]) fail("free count disagrees with its bitmap");
     if (bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
-    if ((is_backed_[page] == 0) != returned_.contains(page))
-      fail("backed flag disagrees with the unbacked set");
-    if (is_backed_[page] == 0 && bits != 0) fail("unbacked but has free rows");
-    if (is_backed_[page] == 0 && is_pinned(page)) fail("pinned but not backed");
-    if ((is_backed_[page] != 0 && bits != 0 && is_empty(page)) != empty_.contains(page))
-      fail("wrong in empty set");
-    if (is_backed_[page] == 0) continue;
+    const bool is_backed = state_[page] == kBacked;
+    if ((state_[page] == kUnbacked) != returned_.contains(page)) fail("state disagrees with the unbacked set");
+    if (!is_backed && bits != 0) fail("not backed but has free rows");
+    if (state_[page] == kUnbacked && is_pinned(page)) fail("pinned but not backed");
+    if ((is_backed && bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
+    if (state_[page] == kStaged) ++staged;
+    if (!is_backed) continue;
+    if (empty_.contains(page)) ++empty;
     ++backed;
     usable += geometry_.usable_rows(page);
     free_rows += bits;
@@ -325,7 +360,7 @@ void SlotAllocator::check_invariants() const {
         throw Error("slots: broken list of pages");
     }
   }
-  if (backed != pages_backed_ || usable != rows_backed_ || free_rows != rows_free_ || listed != partial) {
+  if (backed != pages_backed_ || staged != pages_staged_ || empty != pages_empty_ || usable != rows_backed_ || free_rows != rows_free_ || listed != partial) {
     throw Error("slots: totals disagree with pages (backed " + std::to_string(backed) + "/" +
                 std::to_string(pages_backed_) + ", usable rows " + std::to_string(usable) + "/" +
                 std::to_string(rows_backed_) + ", free rows " + std::to_string(free_rows) + "/" +

@@ -15,7 +15,7 @@ namespace kvcached {
 // Which rows are in use, and which pages are worth backing or giving back. Pure bookkeeping: it maps nothing,
 // asks nobody and makes no system call.
 //
-// A page is unbacked, or backed and then one of
+// A page is unbacked, or staged (being backed), or backed and then one of
 //   empty    all usable rows free: can be given back            -> empty_, lowest index first
 //   partial  some rows free, or a pinned page with any free row -> a list per exact free count
 //   full     no row free                                        -> in no list
@@ -28,7 +28,10 @@ class SlotAllocator {
   std::size_t rows_free_backed() const noexcept { return rows_free_; }
   std::size_t rows_backed() const noexcept { return rows_backed_; }
   std::size_t pages_backed() const noexcept { return pages_backed_; }
-  std::size_t pages_unbacked() const noexcept { return geometry_.pages() - pages_backed_; }
+  std::size_t pages_unbacked() const noexcept { return geometry_.pages() - pages_backed_ - pages_staged_; }
+  // Backed pages without a row in use that can be given back.
+  std::size_t pages_empty() const noexcept { return pages_empty_; }
+  std::size_t rows_staged() const noexcept { return rows_staged_; }
   // Rows that the `pages` lowest unbacked pages would add.
   std::size_t rows_in_unbacked(std::size_t pages) const noexcept;
 
@@ -41,7 +44,12 @@ class SlotAllocator {
 
   // Lowest unbacked pages that bring the free backed rows to `rows`; nothing if there are not enough.
   std::optional<PageRuns> plan_back(std::size_t rows) const;
-  void mark_backed(const PageRuns& runs) noexcept;
+  // The `pages` lowest unbacked pages, or all there are.
+  PageRuns plan_pages(std::size_t pages) const;
+  // Sets unbacked pages aside while they are being backed; then either of the two below.
+  void mark_staged(const PageRuns& runs) noexcept;
+  void mark_unstaged(const PageRuns& runs) noexcept;
+  void mark_backed(const PageRuns& runs) noexcept;  // pre: staged
   // Highest empty pages that can go while at least `keep_rows` backed rows stay free.
   PageRuns plan_unback(std::size_t keep_rows) const;
   // All backed pages that are not pinned, rows in use or not.
@@ -54,6 +62,8 @@ class SlotAllocator {
 
  private:
   using PageIndex = std::uint32_t;
+
+  enum State : std::uint8_t { kUnbacked, kStaged, kBacked };
 
   bool is_pinned(std::size_t page) const noexcept { return page < geometry_.pinned_pages(); }
   bool is_empty(std::size_t page) const noexcept {
@@ -75,7 +85,7 @@ class SlotAllocator {
   ZeroedArray<std::uint64_t> free_bits_;    // words_per_page_ words per page, 1 = free
   ZeroedArray<PageIndex> first_word_;       // per page: no free bit in words before this one
   ZeroedArray<PageIndex> free_count_;       // per page: number of free bits
-  ZeroedArray<std::uint8_t> is_backed_;     // per page
+  ZeroedArray<std::uint8_t> state_;         // per page: a State
   ZeroedArray<PageIndex> next_, previous_;  // per page: neighbours in its list + 1, 0 = none
   ZeroedArray<PageIndex> head_;             // per exact free count: first page + 1, 0 = none
   IndexSet partial_counts_;                 // free counts whose list is not empty
@@ -83,6 +93,9 @@ class SlotAllocator {
   IndexSet returned_;                       // unbacked pages below watermark_
   std::size_t watermark_ = 0;               // no page at or above this was ever backed
   std::size_t pages_backed_ = 0;
+  std::size_t pages_empty_ = 0;
+  std::size_t pages_staged_ = 0;
+  std::size_t rows_staged_ = 0;  // usable rows of staged pages
   std::size_t rows_backed_ = 0;  // usable rows of backed pages
   std::size_t rows_free_ = 0;
 };

@@ -57,7 +57,7 @@ void VirtualRange::map(std::size_t offset_bytes, std::size_t bytes) {
     credit_bytes_ += bytes;
   }
   try {
-    arena.back({run});
+    arena.adopt(arena.stage({run}));
   } catch (...) {
     settle_credit();
     throw;

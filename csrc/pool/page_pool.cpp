@@ -23,17 +23,18 @@ PhysicalPiece::~PhysicalPiece() {
 std::vector<PhysicalPiece> PagePool::take(std::size_t bytes, std::size_t count) {
   std::vector<PhysicalPiece> pieces;
   pieces.reserve(count);
+  take_kept(bytes, count, pieces);
+  while (pieces.size() < count) pieces.emplace_back(this, vmm_->create(bytes), bytes);
+  return pieces;
+}
+
+void PagePool::take_kept(std::size_t bytes, std::size_t count, std::vector<PhysicalPiece>& pieces) {
+  const std::lock_guard<std::mutex> lock(mutex_);
   std::vector<Handle>& kept = kept_[bytes];
-  while (pieces.size() < count) {
-    if (kept.empty()) {
-      pieces.emplace_back(this, vmm_->create(bytes), bytes);
-      continue;
-    }
+  for (; pieces.size() < count && !kept.empty(); kept.pop_back()) {
     pieces.emplace_back(this, kept.back(), bytes);
-    kept.pop_back();
     kept_bytes_ -= bytes;
   }
-  return pieces;
 }
 
 void PagePool::give(Handle handle, std::size_t bytes) noexcept {
@@ -43,6 +44,7 @@ void PagePool::give(Handle handle, std::size_t bytes) noexcept {
       vmm_->release(handle, bytes);
       return;
     }
+    const std::lock_guard<std::mutex> lock(mutex_);
     kept_[bytes].push_back(handle);
     kept_bytes_ += bytes;
   } catch (...) {
@@ -53,6 +55,7 @@ void PagePool::give(Handle handle, std::size_t bytes) noexcept {
 std::size_t PagePool::trim(std::size_t keep_bytes) noexcept {
   std::size_t released_bytes = 0;
   if (!owner_.may_undo()) return released_bytes;
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (auto& [bytes, handles] : kept_) {
     while (!handles.empty() && kept_bytes_ > keep_bytes) {
       try {

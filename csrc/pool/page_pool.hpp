@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "vmm/process.hpp"
@@ -36,6 +37,7 @@ class PhysicalPiece {
 
 // Keeps returned handles for the next taker, because making one costs a hundred times more than mapping it.
 // Kept handles still occupy the device: whoever gives back budget must trim() first. Must outlive its pieces.
+// Safe from any thread.
 class PagePool {
  public:
   explicit PagePool(std::shared_ptr<Vmm> vmm) : vmm_(std::move(vmm)) {}
@@ -50,10 +52,17 @@ class PagePool {
   // refuses to release stays kept, and counted, for the next try.
   std::size_t trim(std::size_t keep_bytes) noexcept;
 
-  std::size_t kept_bytes() const noexcept { return kept_bytes_; }
+  std::size_t kept_bytes() const noexcept {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return kept_bytes_;
+  }
 
  private:
+  // Moves up to `count` kept handles into `pieces`.
+  void take_kept(std::size_t bytes, std::size_t count, std::vector<PhysicalPiece>& pieces);
+
   std::shared_ptr<Vmm> vmm_;
+  mutable std::mutex mutex_;  // guards what follows; a leaf, held while a handle is released
   std::map<std::size_t, std::vector<Handle>> kept_;  // by piece size
   std::size_t kept_bytes_ = 0;
   OwnerProcess owner_;

@@ -33,6 +33,7 @@ Ids alloc(SlotAllocator& slots, std::size_t count) {
 void back(SlotAllocator& slots, std::size_t rows) {
   const auto plan = slots.plan_back(rows);
   REQUIRE(plan.has_value());
+  slots.mark_staged(*plan);
   slots.mark_backed(*plan);
 }
 
@@ -163,6 +164,7 @@ class Model {
   }
 
   void apply_backed(const PageRuns& runs) {
+    slots_.mark_staged(runs);
     slots_.mark_backed(runs);
     for (const PageRun& run : runs) {
       for (std::size_t page = run.first; page < run.first + run.count; ++page)
@@ -242,6 +244,7 @@ TEST(slots_large_requests_take_whole_pages_before_crumbs) {
 
 TEST(slots_pinned_pages_serve_rows_but_never_leave) {
   SlotAllocator slots(geometry(64, 16, 1));
+  slots.mark_staged({{0, 1}});
   slots.mark_backed({{0, 1}});
   CHECK_EQ(slots.rows_free_backed(), 15U);
   CHECK(slots.plan_unback(0).empty());

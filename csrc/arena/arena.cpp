@@ -48,11 +48,6 @@ Arena::Staged Arena::stage(const PageRuns& runs) {
   return staged;
 }
 
-void Arena::adopt(Staged staged) {
-  backed_.reserve(backed_.size() + staged.size());  // the merge must not throw
-  backed_.merge(staged);
-}
-
 void Arena::unback(const PageRuns& runs, std::size_t& done) {
   require_usable();
   for (done = 0; done < runs.size(); ++done) unback_run(runs[done]);

@@ -33,11 +33,13 @@ class Arena {
   // Bytes of physical memory held: mapped, or kept for the next back().
   std::size_t held_bytes() const noexcept { return mapped_bytes() + pool_.kept_bytes(); }
 
+  // So that adopting `pages` more cannot fail.
+  void make_room(std::size_t pages) { backed_.reserve(backed_.size() + pages); }
   // Maps all pages or none. Pre: none of them is backed or being staged. Takes the time that growing takes, and
   // may run on another thread beside every other call that touches other pages.
   Staged stage(const PageRuns& runs);
-  // Makes staged pages part of the arena.
-  void adopt(Staged staged);
+  // Makes staged pages part of the arena. Pre: room was made for them.
+  void adopt(Staged staged) noexcept { backed_.merge(staged); }
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);

@@ -75,7 +75,9 @@ std::optional<Growth> KvPool::begin_growth(std::size_t pages) {
 }
 
 std::optional<Growth> KvPool::begin(PageRuns runs) {
-  const std::size_t need_bytes = count_pages(runs) * geometry_.page_set_bytes();
+  const std::size_t pages = count_pages(runs);
+  const std::size_t need_bytes = pages * geometry_.page_set_bytes();
+  arena_->make_room(pages);
   if (client_ && !client_->try_claim(static_cast<std::int64_t>(need_bytes))) return std::nullopt;
   if (client_) growth_bytes_ += need_bytes;
   slots_.mark_staged(runs);

@@ -79,6 +79,8 @@ class KvPool {
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
   bool is_closed() const noexcept { return is_closing_; }
+  // Whether another client was refused memory and still wants it.
+  bool others_want() const { return client_ && client_->wanted_by_others_bytes() > 0; }
 
   std::size_t rows_used() const noexcept { return slots_.rows_used(); }
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }

@@ -1,0 +1,103 @@
+#include "arena/warm_reserve.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <utility>
+
+namespace kvcached {
+namespace {
+
+// Pages mapped at a time: a step that needs memory meanwhile waits for so many at most.
+constexpr std::size_t kPagesAtOnce = 4;
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_pages)
+    : pool_(pool), mutex_(mutex), max_pages_(max_pages), marks_(max_pages) {
+  if (max_pages_ != 0) thread_ = std::thread([this] { run(); });
+}
+
+void WarmReserve::look() {
+  const std::size_t before = std::exchange(empty_pages_, pool_.pages_empty());
+  if (empty_pages_ >= before) return;
+  taken_pages_ += before - empty_pages_;
+  is_resting_ = false;
+  if (is_called_ || (!has_missed_ && empty_pages_ >= marks_.low_pages())) return;
+  has_missed_ = false;
+  is_called_ = true;
+  called_.notify_one();
+}
+
+void WarmReserve::trimmed(std::size_t keep_rows) noexcept {
+  empty_pages_ = pool_.pages_empty();
+  keep_rows_ = keep_rows;
+  is_resting_ = empty_pages_ < marks_.low_pages();
+}
+
+void WarmReserve::settle(std::unique_lock<std::mutex>& lock) {
+  settled_.wait(lock, [this] { return !is_growing_; });
+}
+
+void WarmReserve::stop() noexcept {
+  if (!thread_.joinable()) return;
+  if (!owner_.is_current()) {
+    thread_.detach();
+    return;
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_stopping_ = true;
+  }
+  called_.notify_one();
+  thread_.join();
+}
+
+void WarmReserve::run() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!is_stopping_) {
+    called_.wait(lock, [this] { return is_called_ || is_stopping_; });
+    is_called_ = false;
+    fill(lock);
+  }
+}
+
+void WarmReserve::fill(std::unique_lock<std::mutex>& lock) {
+  marks_.saw_burst(std::exchange(taken_pages_, 0), now_ns());
+  while (!is_stopping_ && !is_resting_ && pool_.pages_empty() < marks_.high_pages() && !pool_.others_want()) {
+    if (!grow(lock, std::min(kPagesAtOnce, marks_.high_pages() - pool_.pages_empty()))) break;
+  }
+}
+
+// Whether pages came. Any refusal is an answer: the next step that lacks memory asks for itself and says why.
+bool WarmReserve::grow(std::unique_lock<std::mutex>& lock, std::size_t pages) {
+  bool has_mapped = false;
+  try {
+    std::optional<Growth> growth = pool_.begin_growth(pages);
+    if (!growth) return false;
+    is_growing_ = true;
+    lock.unlock();
+    try {
+      growth->map();
+      has_mapped = true;
+    } catch (const std::exception&) {
+    }
+    lock.lock();
+    is_growing_ = false;
+    pool_.finish_growth(std::move(*growth));
+    if (is_resting_) pool_.trim(keep_rows_);  // the owner gave up its memory while this was mapped
+  } catch (const std::exception&) {
+    has_mapped = false;
+  }
+  empty_pages_ = pool_.pages_empty();
+  settled_.notify_all();
+  return has_mapped;
+}
+
+}  // namespace kvcached

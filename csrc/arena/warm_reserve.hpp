@@ -1,0 +1,76 @@
+// Keeps empty pages ready, so that a step finds memory instead of waiting for it.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+
+#include "arena/kv_pool.hpp"
+#include "arena/warm_marks.hpp"
+#include "vmm/process.hpp"
+
+namespace kvcached {
+
+// A thread that fills a pool's reserve of empty pages up to the high mark once it fell below the low one.
+// Warm pages are ordinary empty pages: paid for, counted, taken first, and the first that trim() gives back.
+// It sleeps while nobody takes pages, and fills nothing while another client waits for memory.
+//
+// The thread maps without the pool's mutex. It never knows Python, hence never holds the GIL.
+class WarmReserve {
+ public:
+  // `mutex` guards every call of `pool`; both must outlive this. At most `max_pages` are kept; 0 starts no
+  // thread. "Under the mutex" below: the caller holds it.
+  WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_pages);
+  WarmReserve(const WarmReserve&) = delete;
+  WarmReserve& operator=(const WarmReserve&) = delete;
+  ~WarmReserve() { stop(); }
+
+  // Under the mutex, after rows or pages came or went. No system call unless the reserve fell below its mark.
+  void observe() {
+    if (max_pages_ != 0) look();
+  }
+  // Under the mutex, after a step had to map pages itself.
+  void missed() noexcept {
+    has_missed_ = true;
+    empty_pages_ = pool_.pages_empty();
+  }
+  // Under the mutex, after a trim to `keep_rows`: where it left less than the low mark the owner wants the
+  // memory gone, and nothing is filled until pages are taken again.
+  void trimmed(std::size_t keep_rows) noexcept;
+  // Under the mutex: pages worth keeping when trimming.
+  std::size_t keep_pages() const noexcept { return marks_.high_pages(); }
+  // Waits, giving up `lock` of the mutex meanwhile, until no growth of the filler is under way.
+  void settle(std::unique_lock<std::mutex>& lock);
+  // Not under the mutex: ends the thread. Idempotent.
+  void stop() noexcept;
+
+ private:
+  void look();
+  void run();
+  void fill(std::unique_lock<std::mutex>& lock);
+  bool grow(std::unique_lock<std::mutex>& lock, std::size_t pages);
+
+  KvPool& pool_;
+  std::mutex& mutex_;
+  const std::size_t max_pages_;
+  OwnerProcess owner_;  // the thread does not exist in a forked child
+
+  // All guarded by mutex_.
+  WarmMarks marks_;
+  std::size_t empty_pages_ = 0;  // when last looked
+  std::size_t taken_pages_ = 0;  // since the filler last looked
+  std::size_t keep_rows_ = 0;    // of the last trim
+  bool has_missed_ = false;
+  bool is_resting_ = false;
+  bool is_called_ = false;
+  bool is_growing_ = false;
+  bool is_stopping_ = false;
+  std::condition_variable called_;
+  std::condition_variable settled_;
+
+  std::thread thread_;
+};
+
+}  // namespace kvcached

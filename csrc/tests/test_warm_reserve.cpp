@@ -1,0 +1,229 @@
+// The warm reserve beside a pool that is used meanwhile.
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "arena/kv_pool.hpp"
+#include "arena/warm_reserve.hpp"
+#include "backends.hpp"
+#include "ledger/ledger.hpp"
+#include "ledger_folder.hpp"
+#include "vmm/error.hpp"
+#include "vmm/host_vmm.hpp"
+#include "vmm/limited_vmm.hpp"
+
+namespace {
+
+using namespace kvcached;
+
+constexpr std::size_t kRowsPerPage = 16;
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kMaxPages = 40;
+
+Geometry geometry() {
+  GeometrySpec spec;
+  spec.rows = 512 * static_cast<std::int64_t>(kRowsPerPage);
+  spec.row_bytes = {static_cast<std::int64_t>(kPageBytes / kRowsPerPage)};
+  spec.granularity_bytes = kPageBytes;
+  spec.page_bytes = kPageBytes;
+  return Geometry(spec);
+}
+
+// A pool as the bindings hold it, and the calls of an engine.
+class Engine {
+ public:
+  explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
+                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false))
+      : pool(std::move(vmm), geometry(), std::move(client)), warm(pool, mutex, kMaxPages) {}
+
+  // A step that takes `pages` whole pages; whether it found them ready.
+  bool step(std::size_t pages) {
+    const std::size_t rows = pages * kRowsPerPage;
+    std::unique_lock<std::mutex> lock(mutex);
+    const bool was_ready = pool.rows_free_backed() >= rows;
+    if (!was_ready) {
+      warm.settle(lock);
+      REQUIRE(pool.grow(rows));
+      warm.missed();
+    }
+    std::vector<std::int64_t> ids(rows);
+    REQUIRE(pool.alloc(rows, ids.data()));
+    warm.observe();
+    taken.insert(taken.end(), ids.begin(), ids.end());
+    return was_ready;
+  }
+
+  void free_all() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    pool.free(taken.data(), taken.size());
+    taken.clear();
+    warm.observe();
+  }
+
+  void trim(std::size_t keep_rows) {
+    const std::lock_guard<std::mutex> lock(mutex);
+    pool.trim(keep_rows);
+    warm.trimmed(keep_rows);
+  }
+
+  std::size_t pages_empty() {
+    const std::lock_guard<std::mutex> lock(mutex);
+    return pool.pages_empty();
+  }
+
+  // Waits until the reserve holds `pages`; patience is long, since only a fault uses it up.
+  void await(std::size_t pages) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (pages_empty() != pages) {
+      if (std::chrono::steady_clock::now() > deadline) {
+        throw std::runtime_error("the reserve holds " + std::to_string(pages_empty()) + " pages, not " +
+                                 std::to_string(pages));
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+
+  std::mutex mutex;
+  KvPool pool;
+  std::vector<std::int64_t> taken;
+  WarmReserve warm;
+};
+
+TEST(warm_reserve_serves_the_burst_after_the_first) {
+  Engine engine;
+  CHECK(!engine.step(8));
+  engine.await(12);  // the burst and half of it
+  CHECK_EQ(engine.warm.keep_pages(), 12u);
+  for (int i = 0; i < 5; ++i) {
+    CHECK(engine.step(8));
+    engine.await(12);
+  }
+  engine.warm.stop();
+  engine.pool.check_invariants();
+}
+
+TEST(warm_reserve_stays_within_its_bound) {
+  Engine engine;
+  CHECK(!engine.step(100));
+  engine.await(kMaxPages);
+  engine.warm.stop();
+  CHECK_EQ(engine.pages_empty(), kMaxPages);
+}
+
+TEST(warm_reserve_of_an_idle_pool_is_empty_and_stays_so) {
+  Engine engine;
+  CHECK(!engine.step(8));
+  engine.free_all();
+  engine.trim(0);  // perhaps while the filler maps
+  engine.warm.stop();
+  CHECK_EQ(engine.pages_empty(), 0u);
+  engine.pool.check_invariants();
+}
+
+TEST(warm_reserve_is_taken_up_again_after_idleness) {
+  Engine engine;
+  CHECK(!engine.step(8));
+  engine.await(12);
+  engine.free_all();
+  engine.trim(0);
+  CHECK_EQ(engine.pages_empty(), 0u);
+  CHECK(!engine.step(2));
+  engine.await(12);
+}
+
+TEST(warm_reserve_does_not_grow_while_another_client_waits) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 1 << 20);
+  LedgerClient other(folder.path(), {"other", 0, std::nullopt, 0});
+  Engine engine(std::make_shared<LedgerClient>(folder.path(), ClientSpec{"warm", 0, std::nullopt, 0}));
+  other.set_want(kPageBytes);
+  CHECK(!engine.step(8));
+  CHECK(!engine.step(8));
+  engine.warm.stop();
+  CHECK_EQ(engine.pages_empty(), 0u);
+}
+
+TEST(warm_reserve_pays_for_its_pages) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 1 << 20);
+  auto client = std::make_shared<LedgerClient>(folder.path(), ClientSpec{"warm", 0, std::nullopt, 0});
+  Engine engine(client);
+  CHECK(!engine.step(8));
+  engine.await(12);
+  engine.warm.stop();
+  engine.pool.check_invariants();
+  CHECK_EQ(static_cast<std::size_t>(client->used_bytes()), engine.pool.mapped_bytes());
+  CHECK_EQ(engine.pool.mapped_bytes(), (1 + 8 + 12) * kPageBytes);  // the padding page, too
+  engine.pool.close();
+  CHECK_EQ(client->used_bytes(), 0);
+}
+
+TEST(warm_reserve_takes_what_the_budget_has_left_and_no_more) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 12 * kPageBytes);
+  auto client = std::make_shared<LedgerClient>(folder.path(), ClientSpec{"warm", 0, std::nullopt, 0});
+  Engine engine(client);
+  CHECK(!engine.step(8));
+  engine.warm.stop();  // after at most one try that the ledger refused
+  engine.pool.check_invariants();
+  CHECK(client->used_bytes() <= static_cast<std::int64_t>(12 * kPageBytes));
+}
+
+TEST(warm_reserve_survives_a_device_that_refuses) {
+  Engine engine(nullptr, std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), 10 * kPageBytes));
+  CHECK(!engine.step(8));  // and the padding page: one page is left
+  engine.warm.stop();
+  engine.pool.check_invariants();
+  CHECK(engine.pages_empty() <= 1);
+  std::vector<std::int64_t> ids(2 * kRowsPerPage);
+  CHECK_THROWS(OutOfMemory, "limit of", engine.pool.grow(ids.size()));
+}
+
+// Everything at once: random steps, frees and trims while the filler maps. The books agree at each step.
+void torture(std::shared_ptr<Vmm> vmm, unsigned seed) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 300 * kPageBytes);
+  auto client = std::make_shared<LedgerClient>(folder.path(), ClientSpec{"warm", 0, std::nullopt, 0});
+  std::mt19937 random(seed);
+  {
+    Engine engine(client, std::move(vmm));
+    for (int i = 0; i < 2000; ++i) {
+      const std::size_t used_pages = engine.taken.size() / kRowsPerPage;
+      switch (random() % 6) {
+        case 0:
+        case 1:
+        case 2:
+          if (used_pages < 150) engine.step(1 + random() % 12);
+          break;
+        case 3:
+          engine.free_all();
+          break;
+        case 4:
+          engine.trim(engine.warm.keep_pages() * kRowsPerPage);
+          break;
+        default:
+          engine.trim(0);
+      }
+      const std::lock_guard<std::mutex> lock(engine.mutex);
+      engine.pool.check_invariants();
+      REQUIRE(client->used_bytes() <= static_cast<std::int64_t>(300 * kPageBytes));
+    }
+    engine.warm.stop();
+    engine.pool.check_invariants();
+    CHECK_EQ(static_cast<std::size_t>(client->used_bytes()), engine.pool.mapped_bytes());
+  }
+  CHECK_EQ(client->used_bytes(), 0);
+}
+
+TEST(warm_reserve_torture) {
+  for (unsigned seed = 1; seed <= 3; ++seed) torture(std::make_shared<HostVmm>(false), seed);
+}
+
+TEST(warm_reserve_torture_in_strict_mode) { torture(std::make_shared<HostVmm>(true), 4); }
+
+}  // namespace

@@ -57,6 +57,7 @@ class RequestTable:
         self._requests: dict[str, LiveRequest] = {}
         self._empty = asyncio.Event()
         self._empty.set()
+        self._filled = asyncio.Event()
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -73,6 +74,7 @@ class RequestTable:
         """The request came in."""
         self._requests[request.request_id] = request
         self._empty.clear()
+        self._filled.set()
 
     def get(self, request_id: str) -> LiveRequest | None:
         """The request, unless it has ended."""
@@ -83,10 +85,15 @@ class RequestTable:
         self._requests.pop(request_id, None)
         if not self._requests:
             self._empty.set()
+            self._filled.clear()
 
     def of_model(self, model: str) -> list[LiveRequest]:
         """Requests of the model."""
         return [request for request in self._requests.values() if request.api.model == model]
+
+    async def wait_filled(self) -> None:
+        """Until there is a request."""
+        await self._filled.wait()
 
     async def wait_empty(self) -> None:
         """Until no request is left."""

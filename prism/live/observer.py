@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,9 @@ class Observer:
         loop = asyncio.get_running_loop()
         last_snapshot_s = loop.time()
         while True:
-            await asyncio.sleep(BUSY_INTERVAL_S if len(self._table) else IDLE_INTERVAL_S)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._table.wait_filled(), IDLE_INTERVAL_S)
+                await asyncio.sleep(BUSY_INTERVAL_S)
             try:
                 await self._look()
             except Exception:

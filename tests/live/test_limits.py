@@ -426,3 +426,25 @@ def test_client_that_sends_too_much_gets_the_answer_all_the_same(chunked: bool) 
     answer = asyncio.run(main())
     assert answer.startswith(b"HTTP/1.1 413 ")
     assert b"server.max_body_bytes" in answer
+
+
+def test_table_tells_who_waits_for_a_request_or_for_none() -> None:
+    async def main() -> None:
+        context, table = context_of(log=None, upstream=_Answering(), timeout_s=1.0)
+        filled = asyncio.create_task(table.wait_filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        table.add(live(context))
+        await filled
+        await table.wait_filled()
+        empty = asyncio.create_task(table.wait_empty())
+        await asyncio.sleep(0)
+        assert not empty.done()
+        table.remove("r1")
+        await empty
+        filled = asyncio.create_task(table.wait_filled())
+        await asyncio.sleep(0)
+        assert not filled.done()
+        filled.cancel()
+
+    asyncio.run(main())

@@ -98,7 +98,7 @@ def test_models_and_status_report_the_missing_one(served: PrismProcess) -> None:
 
 def test_prefill_of_an_unstreamed_request_is_noticed(served: PrismProcess) -> None:
     """Else it would fill the device's prefill window until its end."""
-    body = {**LONG, "prompt": "a fresh prompt " * 40, "max_tokens": 500, "stream": False}
+    body = {**LONG, "prompt": "a fresh prompt " * 40, "max_tokens": 1500, "stream": False}
     status, _ = served.post("/v1/completions", body)
     assert status == 200
     events = [

@@ -3,7 +3,7 @@
 Sizes are bytes, addresses are integers, row ids are int64. Docstrings stand in the compiled module.
 """
 
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 import numpy.typing as npt
@@ -172,7 +172,14 @@ class PoolStats:
 
 @final
 class KvPool:
-    def __init__(self, backend: Backend, geometry: Geometry, client: LedgerClient | None = None) -> None: ...
+    def __init__(
+        self,
+        backend: Backend,
+        geometry: Geometry,
+        client: LedgerClient | None = None,
+        *,
+        page_policy: Literal["best_fit", "most_filled"] = "best_fit",
+    ) -> None: ...
     def stripe_address(self, stripe: int) -> int: ...
     def grow(self, rows: int) -> bool: ...
     def alloc(self, rows: int) -> npt.NDArray[np.int64] | None: ...

@@ -9,11 +9,12 @@
 
 namespace kvcached {
 
-KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client)
+KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
+               PagePolicy policy)
     : geometry_(geometry),
       client_(std::move(client)),
       arena_(std::make_unique<Arena>(std::move(vmm), geometry_)),
-      slots_(geometry_) {
+      slots_(geometry_, policy) {
   if (geometry_.pinned_pages() == 0 || back({{0, geometry_.pinned_pages()}})) return;
   const std::size_t need_bytes = geometry_.pinned_pages() * geometry_.page_set_bytes();
   throw OutOfMemory("a new pool needs " + std::to_string(need_bytes) + " bytes for its reserved rows; " +

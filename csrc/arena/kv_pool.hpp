@@ -52,7 +52,8 @@ class Growth {
 // also that of a crash, the ledger has counted at least what is mapped.
 class KvPool {
  public:
-  KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client);
+  KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
+         PagePolicy policy = PagePolicy::best_fit);
   KvPool(const KvPool&) = delete;
   KvPool& operator=(const KvPool&) = delete;
   ~KvPool();

@@ -16,8 +16,9 @@ std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__built
 
 }  // namespace
 
-SlotAllocator::SlotAllocator(const Geometry& geometry)
+SlotAllocator::SlotAllocator(const Geometry& geometry, PagePolicy policy)
     : geometry_(geometry),
+      policy_(policy),
       words_per_page_((geometry.rows_per_page() + kWordBits - 1) / kWordBits),
       free_bits_(geometry.pages() * words_per_page_),
       first_word_(geometry.pages()),
@@ -56,8 +57,9 @@ bool SlotAllocator::alloc(std::size_t count, std::int64_t* out) noexcept {
 // Best fit by exact free count keeps a request on one page and leaves no crumbs; then the lowest empty page,
 // so that high pages stay free to go; only then is a request spread over what is left, largest hole first.
 std::size_t SlotAllocator::choose_page(std::size_t wanted) const noexcept {
-  if (wanted <= geometry_.rows_per_page()) {
-    const std::size_t count = partial_counts_.next(wanted);
+  const std::size_t fitting = policy_ == PagePolicy::best_fit ? wanted : 1;
+  if (fitting <= geometry_.rows_per_page()) {
+    const std::size_t count = partial_counts_.next(fitting);
     if (count != IndexSet::kNone) return head_[count] - 1;
   }
   const std::size_t page = empty_.next(0);

@@ -12,6 +12,16 @@
 
 namespace kvcached {
 
+// Where a request goes among backed pages.
+enum class PagePolicy {
+  // The page with the fewest free rows that holds the whole request; else the lowest empty page; else the
+  // largest hole. Requests stay together, so pages become empty together.
+  best_fit,
+  // Every row to the fullest page with a free one, as the paper allocates (arXiv 2505.04021): it
+  // leaves no crumbs and tears requests apart.
+  most_filled,
+};
+
 // Which rows are in use, and which pages are worth backing or giving back. Pure bookkeeping: it maps nothing,
 // asks nobody and makes no system call.
 //
@@ -21,7 +31,7 @@ namespace kvcached {
 //   full     no row free                                        -> in no list
 class SlotAllocator {
  public:
-  explicit SlotAllocator(const Geometry& geometry);
+  explicit SlotAllocator(const Geometry& geometry, PagePolicy policy = PagePolicy::best_fit);
 
   std::size_t rows_total() const noexcept { return geometry_.rows() - geometry_.reserved_rows(); }
   std::size_t rows_used() const noexcept { return rows_backed_ - rows_free_; }
@@ -81,6 +91,7 @@ class SlotAllocator {
   [[noreturn]] void reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const;
 
   Geometry geometry_;
+  PagePolicy policy_;
   std::size_t words_per_page_;
   ZeroedArray<std::uint64_t> free_bits_;    // words_per_page_ words per page, 1 = free
   ZeroedArray<PageIndex> first_word_;       // per page: no free bit in words before this one

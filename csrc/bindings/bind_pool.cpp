@@ -10,11 +10,18 @@ namespace {
 
 using Ids = py::array_t<std::int64_t>;
 
+PagePolicy policy_named(const std::string& name) {
+  if (name == "best_fit") return PagePolicy::best_fit;
+  if (name == "most_filled") return PagePolicy::most_filled;
+  throw Misuse("page_policy is '" + name + "', must be 'best_fit' or 'most_filled'");
+}
+
 // A pool with the lock that makes it safe to look at from other Python threads while one of them maps.
 class LockedPool {
  public:
-  LockedPool(const Backend& backend, const Geometry& geometry, std::shared_ptr<LedgerClient> client)
-      : pool_(backend.vmm, geometry, std::move(client)) {}
+  LockedPool(const Backend& backend, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
+             const std::string& page_policy)
+      : pool_(backend.vmm, geometry, std::move(client), policy_named(page_policy)) {}
 
   template <typename Action>
   auto quickly(Action action) {
@@ -132,11 +139,14 @@ void bind_kv_pool(py::module_& module) {
   py::class_<LockedPool> pool(module, "KvPool",
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
-  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>>(), py::arg("backend"),
-           py::arg("geometry"), py::arg("client") = py::none(),
+  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&>(),
+           py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
+           py::arg("page_policy") = "best_fit",
            "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
-           "Raises "
-           "OutOfMemory if ledger or device refuse those.")
+           "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
+           "of it) or 'most_filled' (each row goes to the fullest page with a free one). Raises OutOfMemory "
+           "if "
+           "ledger or device refuse the reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {

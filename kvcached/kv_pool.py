@@ -33,6 +33,8 @@ class KVCachePool:
         page_bytes: widest stripe of a page; the backend's default when None.
         row_multiple: rows per page are a multiple of this (an engine's block size).
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
+        warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
+            0 for no such thread. :meth:`trim` with less than that sends it to rest.
 
     Raises:
         Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page. LedgerRefused: the
@@ -53,6 +55,7 @@ class KVCachePool:
         row_multiple: int = 1,
         reserved_rows: int = 1,
         warm_rows: int | None = None,
+        warm_bytes: int = 0,
     ) -> None:
         element = tensors.resolve_dtype(dtype)
         shapes = (tuple(row_shape), tuple(row_shape if v_row_shape is None else v_row_shape))
@@ -67,7 +70,7 @@ class KVCachePool:
             reserved_rows=reserved_rows,
         )
         self._warm_rows = self.geometry.rows_per_page if warm_rows is None else warm_rows
-        pool = KvPool(backend, self.geometry, client)
+        pool = KvPool(backend, self.geometry, client, warm_bytes=warm_bytes)
         if client is not None and client.floor_bytes < pool.mapped_bytes:
             # The padding page is never given back, so nobody may count on it.
             client.set_floor(pool.mapped_bytes)
@@ -143,7 +146,7 @@ class KVCachePool:
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))
-        pool.trim(self._warm_rows)
+        pool.trim(max(self._warm_rows, pool.warm_pages * self.geometry.rows_per_page))
         pool.publish()
 
     def trim(self, keep_rows: int = 0) -> int:

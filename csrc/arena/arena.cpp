@@ -119,8 +119,7 @@ void Arena::require_usable() const {
         "an unmap and its undoing both failed earlier: rows that count as backed may be gone; "
         "restart this process");
   }
-  if (reservation_.owner().is_current()) return;
-  throw Misuse("this memory belongs to the process that reserved it; a forked child must make its own pool");
+  reservation_.owner().require_current();
 }
 
 }  // namespace kvcached

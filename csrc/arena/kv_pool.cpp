@@ -55,11 +55,10 @@ bool KvPool::back(PageRuns runs) {
     growth->map();
   } catch (const OutOfMemory& error) {
     finish_growth(std::move(*growth));
-    throw OutOfMemory("backing " + std::to_string(need_bytes / geometry_.page_set_bytes()) + " pages needs " +
-                      std::to_string(need_bytes) + " bytes, this pool holds " +
-                      std::to_string(mapped_bytes()) + "; " +
-                      (client_ ? client_->explain() : "no ledger limits it") +
-                      "; the device refused: " + error.what());
+    throw OutOfMemory(
+        "backing " + std::to_string(need_bytes / geometry_.page_set_bytes()) + " pages needs " +
+        std::to_string(need_bytes) + " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
+        (client_ ? client_->explain() : "no ledger limits it") + "; the device refused: " + error.what());
   } catch (...) {
     finish_growth(std::move(*growth));
     throw;
@@ -177,8 +176,8 @@ std::size_t KvPool::rows_obtainable() const {
 std::size_t KvPool::rows_attainable() const {
   if (!client_) return slots_.rows_total();
   // What this client holds elsewhere (another pool, weights) is not attainable here.
-  const auto elsewhere_bytes =
-      std::max<std::int64_t>(0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_ + growth_bytes_));
+  const auto elsewhere_bytes = std::max<std::int64_t>(
+      0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_ + growth_bytes_));
   const auto bytes = std::max<std::int64_t>(0, client_->attainable_bytes() - elsewhere_bytes);
   const std::size_t pages = static_cast<std::size_t>(bytes) / geometry_.page_set_bytes();
   if (pages >= geometry_.pages()) return slots_.rows_total();

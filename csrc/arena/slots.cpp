@@ -340,7 +340,8 @@ void SlotAllocator::check_invariants() const {
     if (bits != free_count_[page]) fail("free count disagrees with its bitmap");
     if (bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
     const bool is_backed = state_[page] == kBacked;
-    if ((state_[page] == kUnbacked) != returned_.contains(page)) fail("state disagrees with the unbacked set");
+    if ((state_[page] == kUnbacked) != returned_.contains(page))
+      fail("state disagrees with the unbacked set");
     if (!is_backed && bits != 0) fail("not backed but has free rows");
     if (state_[page] == kUnbacked && is_pinned(page)) fail("pinned but not backed");
     if ((is_backed && bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
@@ -362,7 +363,8 @@ void SlotAllocator::check_invariants() const {
         throw Error("slots: broken list of pages");
     }
   }
-  if (backed != pages_backed_ || staged != pages_staged_ || empty != pages_empty_ || usable != rows_backed_ || free_rows != rows_free_ || listed != partial) {
+  if (backed != pages_backed_ || staged != pages_staged_ || empty != pages_empty_ || usable != rows_backed_ ||
+      free_rows != rows_free_ || listed != partial) {
     throw Error("slots: totals disagree with pages (backed " + std::to_string(backed) + "/" +
                 std::to_string(pages_backed_) + ", usable rows " + std::to_string(usable) + "/" +
                 std::to_string(rows_backed_) + ", free rows " + std::to_string(free_rows) + "/" +

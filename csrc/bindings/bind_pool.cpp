@@ -3,6 +3,7 @@
 
 #include "arena/kv_pool.hpp"
 #include "arena/virtual_range.hpp"
+#include "arena/warm_reserve.hpp"
 #include "bindings/bindings.hpp"
 
 namespace kvcached::bindings {
@@ -16,29 +17,81 @@ PagePolicy policy_named(const std::string& name) {
   throw Misuse("page_policy is '" + name + "', must be 'best_fit' or 'most_filled'");
 }
 
-// A pool with the lock that makes it safe to look at from other Python threads while one of them maps.
+// A pool with the lock that makes it safe to look at from other Python threads while one of them maps, and
+// with the reserve that fills itself behind that lock.
 class LockedPool {
  public:
   LockedPool(const Backend& backend, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
-             const std::string& page_policy)
-      : pool_(backend.vmm, geometry, std::move(client), policy_named(page_policy)) {}
+             const std::string& page_policy, std::size_t warm_bytes)
+      : pool_(backend.vmm, geometry, std::move(client), policy_named(page_policy)),
+        warm_(pool_, mutex_, warm_bytes / geometry.page_set_bytes()) {}
+
+  // Rows come or go: quick, and the reserve takes notice.
+  template <typename Action>
+  auto move_rows(Action action) {
+    const PatientLock lock = take_lock();
+    const auto result = action(pool_);
+    warm_.observe();
+    return result;
+  }
+
+  bool grow(std::size_t rows) {
+    PatientLock lock = take_lock();
+    if (!pool_.is_closed() && pool_.rows_free_backed() >= rows) return true;
+    const py::gil_scoped_release release;
+    warm_.settle(lock.get());  // what is being mapped may be enough, and is paid for already
+    if (!pool_.is_closed() && pool_.rows_free_backed() >= rows) return true;
+    const bool has_grown = pool_.grow(rows);
+    warm_.missed();
+    return has_grown;
+  }
+
+  std::size_t trim(std::size_t keep_rows) {
+    const PatientLock lock = take_lock();
+    const py::gil_scoped_release release;
+    const std::size_t given_bytes = pool_.trim(keep_rows);
+    warm_.trimmed(keep_rows);
+    return given_bytes;
+  }
+
+  void clear() {
+    const PatientLock lock = take_lock();
+    const py::gil_scoped_release release;
+    pool_.clear();
+    warm_.trimmed(0);
+  }
+
+  void close() {
+    const py::gil_scoped_release release;
+    warm_.stop();
+    if (!owner_.is_current()) return pool_.close();  // nothing here is the child's, nor is the lock
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pool_.close();
+  }
+
+  std::size_t warm_pages() {
+    const PatientLock lock = take_lock();
+    return warm_.keep_pages();
+  }
 
   template <typename Action>
   auto quickly(Action action) {
-    const PatientLock lock(mutex_);
-    return action(pool_);
-  }
-  // For what may spend milliseconds in the kernel or driver.
-  template <typename Action>
-  auto slowly(Action action) {
-    const PatientLock lock(mutex_);
-    const py::gil_scoped_release release;
+    const PatientLock lock = take_lock();
     return action(pool_);
   }
 
  private:
+  // The reserve's thread may have held the lock when this process was forked off: a child must not wait for
+  // it.
+  PatientLock take_lock() {
+    owner_.require_current();
+    return PatientLock(mutex_);
+  }
+
+  OwnerProcess owner_;
   KvPool pool_;
   std::mutex mutex_;
+  WarmReserve warm_;  // ends before what it uses
 };
 
 template <typename Value>
@@ -57,7 +110,7 @@ auto reader(Value (KvPool::*method)() const noexcept) {
 
 std::optional<Ids> alloc(LockedPool& self, std::int64_t rows) {
   const std::size_t count = require_count("rows", rows);
-  return self.quickly([count](KvPool& pool) -> std::optional<Ids> {
+  return self.move_rows([count](KvPool& pool) -> std::optional<Ids> {
     if (count > pool.rows_free_backed() && !pool.is_closed()) return std::nullopt;
     Ids ids(static_cast<py::ssize_t>(count));
     if (!pool.alloc(count, ids.mutable_data())) return std::nullopt;
@@ -71,8 +124,9 @@ void free_rows(LockedPool& self, const py::array& ids) {
                  py::cast<std::string>(py::str(ids.dtype())) + " with " + std::to_string(ids.ndim()) +
                  " dimensions");
   }
-  self.quickly([&ids](KvPool& pool) {
+  self.move_rows([&ids](KvPool& pool) {
     pool.free(static_cast<const std::int64_t*>(ids.data()), static_cast<std::size_t>(ids.size()));
+    return true;
   });
 }
 
@@ -120,6 +174,10 @@ void bind_kv_pool_readers(py::class_<LockedPool>& pool) {
           "rows_attainable", reader(&KvPool::rows_attainable),
           "The most rows that could ever be in use at once, by geometry, limit and others' floors.")
       .def_property_readonly("mapped_bytes", reader(&KvPool::mapped_bytes), "Physical memory mapped.")
+      .def_property_readonly("pages_empty", reader(&KvPool::pages_empty),
+                             "Backed pages without a row in use: the warm reserve, and what trim would give.")
+      .def_property_readonly("warm_pages", &LockedPool::warm_pages,
+                             "Pages worth keeping when trimming, as recent bursts were; 0 without a reserve.")
       .def("stats", reader(&KvPool::stats), "All figures of one instant.")
       .def("publish", reader(&KvPool::publish), "Passes range and row counts to the ledger for observers.")
       .def("check_invariants", reader(&KvPool::check_invariants),
@@ -139,14 +197,17 @@ void bind_kv_pool(py::module_& module) {
   py::class_<LockedPool> pool(module, "KvPool",
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
-  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&>(),
-           py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
-           py::arg("page_policy") = "best_fit",
-           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
-           "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
-           "of it) or 'most_filled' (each row goes to the fullest page with a free one). Raises OutOfMemory "
-           "if "
-           "ledger or device refuse the reserved rows.")
+  pool.def(
+          py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
+                   std::size_t>(),
+          py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
+          py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0,
+          "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
+          "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
+          "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
+          "most "
+          "`warm_bytes` of empty pages ready, as many as recent bursts took. Raises OutOfMemory if ledger or "
+          "device refuse the reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {
@@ -158,11 +219,7 @@ void bind_kv_pool(py::module_& module) {
           "grow",
           [](LockedPool& self, std::int64_t rows) {
             const std::size_t count = require_count("rows", rows);
-            if (self.quickly(
-                    [count](KvPool& p) { return !p.is_closed() && p.rows_free_backed() >= count; })) {
-              return true;
-            }
-            return self.slowly([count](KvPool& p) { return p.grow(count); });
+            return self.grow(count);
           },
           py::arg("rows"),
           "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
@@ -180,17 +237,14 @@ void bind_kv_pool(py::module_& module) {
           "trim",
           [](LockedPool& self, std::int64_t keep_rows) {
             const std::size_t count = require_count("keep_rows", keep_rows);
-            return self.slowly([count](KvPool& p) { return p.trim(count); });
+            return self.trim(count);
           },
           py::arg("keep_rows") = 0,
           "Gives empty pages back while at least `keep_rows` backed rows stay free; returns the bytes given "
           "back.")
-      .def(
-          "clear", [](LockedPool& self) { self.slowly([](KvPool& p) { p.clear(); }); },
-          "Takes all rows back and gives back all pages but those of the reserved rows.")
-      .def(
-          "close", [](LockedPool& self) { self.slowly([](KvPool& p) { p.close(); }); },
-          "Returns memory, credit and addresses. Idempotent.");
+      .def("clear", &LockedPool::clear,
+           "Takes all rows back and gives back all pages but those of the reserved rows.")
+      .def("close", &LockedPool::close, "Returns memory, credit and addresses. Idempotent.");
   bind_kv_pool_readers(pool);
 }
 

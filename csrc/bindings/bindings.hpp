@@ -31,6 +31,8 @@ class PatientLock {
     lock_.lock();
   }
 
+  std::unique_lock<std::mutex>& get() noexcept { return lock_; }
+
  private:
   std::unique_lock<std::mutex> lock_;
 };

@@ -195,7 +195,7 @@ def test_interpreter_exit_with_live_objects_is_quiet(tmp_path: Path) -> None:
         "import sys; from kvcached import _core as c\n"
         "ledger = c.Ledger(sys.argv[1], 1 << 30); client = ledger.register(name='x')\n"
         "g = c.Geometry(rows=200, row_bytes=[256], granularity_bytes=4096, page_bytes=4096)\n"
-        "pool = c.KvPool(c.Backend.host(), g, client); pool.grow(100)\n"
+        "pool = c.KvPool(c.Backend.host(), g, client, warm_bytes=1 << 20); pool.grow(100); pool.alloc(50)\n"
     )
     path = str(tmp_path / "d.ledger")
     result = subprocess.run(

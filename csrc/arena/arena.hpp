@@ -32,6 +32,10 @@ class Arena {
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
+  // Throws Misuse unless pages of `geometry` can lie in this reservation.
+  void require_room_for(const Geometry& geometry) const;
+  // Another geometry over the same addresses. Pre: no page is backed, require_room_for(geometry).
+  void realign(const Geometry& geometry) { geometry_ = geometry; }
   // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the
   // destructor does the same but leaks what is refused.
   void close();
@@ -47,6 +51,7 @@ class Arena {
 
   std::shared_ptr<Vmm> vmm_;
   Geometry geometry_;
+  bool allows_huge_pages_;   // the range was reserved for pages that are multiples of 2 MiB
   Reservation reservation_;  // outlives the pool and the mappings below
   PagePool pool_;
   std::unordered_map<std::size_t, Segments> backed_;  // by page

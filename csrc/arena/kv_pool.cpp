@@ -8,6 +8,14 @@
 #include "vmm/process.hpp"
 
 namespace kvcached {
+namespace {
+
+PageRuns pinned_run(const Geometry& geometry) {
+  if (geometry.pinned_pages() == 0) return {};
+  return {{0, geometry.pinned_pages()}};
+}
+
+}  // namespace
 
 KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
                PagePolicy policy)
@@ -15,10 +23,8 @@ KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_p
       client_(std::move(client)),
       arena_(std::make_unique<Arena>(std::move(vmm), geometry_)),
       slots_(geometry_, policy) {
-  if (geometry_.pinned_pages() == 0 || back({{0, geometry_.pinned_pages()}})) return;
-  const std::size_t need_bytes = geometry_.pinned_pages() * geometry_.page_set_bytes();
-  throw OutOfMemory("a new pool needs " + std::to_string(need_bytes) + " bytes for its reserved rows; " +
-                    client_->explain());
+  if (back(pinned_run(geometry_))) return;
+  throw OutOfMemory(explain_shortage("backing the reserved rows of a new pool", geometry_.pinned_bytes()));
 }
 
 KvPool::~KvPool() {
@@ -49,6 +55,7 @@ bool KvPool::grow(std::size_t rows) {
 
 bool KvPool::back(const PageRuns& runs) {
   const std::size_t pages = count_pages(runs);
+  if (pages == 0) return true;
   const std::size_t need_bytes = pages * geometry_.page_set_bytes();
   if (client_) {
     if (!client_->try_claim(static_cast<std::int64_t>(need_bytes))) return false;
@@ -58,9 +65,7 @@ bool KvPool::back(const PageRuns& runs) {
     arena_->back(runs);
   } catch (const OutOfMemory& error) {
     settle_credit();
-    throw OutOfMemory("backing " + std::to_string(pages) + " pages needs " + std::to_string(need_bytes) +
-                      " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
-                      (client_ ? client_->explain() : "no ledger limits it") +
+    throw OutOfMemory(explain_shortage("backing " + std::to_string(pages) + " pages", need_bytes) +
                       "; the device refused: " + error.what());
   } catch (...) {
     settle_credit();
@@ -70,6 +75,11 @@ bool KvPool::back(const PageRuns& runs) {
   maps_ += pages;
   settle_credit();
   return true;
+}
+
+std::string KvPool::explain_shortage(const std::string& what, std::size_t need_bytes) const {
+  return what + " needs " + std::to_string(need_bytes) + " bytes, this pool holds " +
+         std::to_string(mapped_bytes()) + "; " + (client_ ? client_->explain() : "no ledger limits it");
 }
 
 void KvPool::settle_credit() {
@@ -111,6 +121,63 @@ void KvPool::clear() {
   slots_.reset();
   slots_.mark_unbacked(gone);
   settle_credit();
+}
+
+void KvPool::realign(const Geometry& geometry) {
+  Arena& arena = open_arena();
+  if (slots_.rows_used() != 0) {
+    throw Misuse("realign: " + std::to_string(slots_.rows_used()) + " rows are in use; free them first");
+  }
+  arena.require_room_for(geometry);
+  SlotAllocator slots(geometry, slots_.policy());
+  trim(0);
+  if (slots_.pages_backed() != geometry_.pinned_pages()) {
+    throw DriverError("realign: the driver refused to unmap empty pages; try again");
+  }
+  exchange_pinned_pages(geometry);
+  geometry_ = geometry;
+  slots_ = std::move(slots);
+  slots_.mark_backed(pinned_run(geometry_));
+}
+
+// The pages of the reserved rows in the new geometry instead of those in the old. Credit for the larger of
+// both is held until one of them is in place, so that nobody else can take it meanwhile.
+void KvPool::exchange_pinned_pages(const Geometry& geometry) {
+  bool is_unmapped = false;
+  try {
+    claim_up_to(geometry.pinned_bytes());
+    std::size_t done = 0;
+    arena_->unback(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
+    is_unmapped = true;
+    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes());  // the driver may have refused a release
+    arena_->realign(geometry);
+    arena_->back(pinned_run(geometry));
+  } catch (...) {
+    if (is_unmapped) restore_pinned_pages();
+    settle_credit();
+    throw;
+  }
+  unmaps_ += geometry_.pinned_pages();
+  maps_ += geometry.pinned_pages();
+  settle_credit();
+}
+
+void KvPool::claim_up_to(std::size_t bytes) {
+  if (!client_ || credit_bytes_ >= bytes) return;
+  if (!client_->try_claim(static_cast<std::int64_t>(bytes - credit_bytes_))) {
+    throw OutOfMemory(explain_shortage("realigning the reserved rows", bytes));
+  }
+  credit_bytes_ = bytes;
+}
+
+void KvPool::restore_pinned_pages() {
+  arena_->realign(geometry_);
+  try {
+    arena_->back(pinned_run(geometry_));
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
 // Unmaps the runs and returns those that are gone. A refusal half-way is no error: what was given back is

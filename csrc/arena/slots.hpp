@@ -33,6 +33,7 @@ class SlotAllocator {
  public:
   explicit SlotAllocator(const Geometry& geometry, PagePolicy policy = PagePolicy::best_fit);
 
+  PagePolicy policy() const noexcept { return policy_; }
   std::size_t rows_total() const noexcept { return geometry_.rows() - geometry_.reserved_rows(); }
   std::size_t rows_used() const noexcept { return rows_backed_ - rows_free_; }
   std::size_t rows_free_backed() const noexcept { return rows_free_; }

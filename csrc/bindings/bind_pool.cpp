@@ -189,6 +189,16 @@ void bind_kv_pool(py::module_& module) {
           "clear", [](LockedPool& self) { self.slowly([](KvPool& p) { p.clear(); }); },
           "Takes all rows back and gives back all pages but those of the reserved rows.")
       .def(
+          "realign",
+          [](LockedPool& self, const Geometry& geometry) {
+            self.slowly([&geometry](KvPool& p) { p.realign(geometry); });
+          },
+          py::arg("geometry"),
+          "Lays another geometry over the same addresses. Raises Misuse while rows are in use or where the "
+          "reservation is too small, OutOfMemory where the new reserved rows cannot be backed; the old "
+          "geometry "
+          "then stays in force.")
+      .def(
           "close", [](LockedPool& self) { self.slowly([](KvPool& p) { p.close(); }); },
           "Returns memory, credit and addresses. Idempotent.");
   bind_kv_pool_readers(pool);

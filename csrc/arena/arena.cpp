@@ -9,6 +9,12 @@
 namespace kvcached {
 namespace {
 
+constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+bool suits_huge_pages(const Geometry& geometry) {
+  return geometry.common_segment_bytes() % kHugePageBytes == 0;
+}
+
 const Geometry& suited(const Geometry& geometry, const Capabilities& backend) {
   if (geometry.granularity_bytes() % backend.granularity_bytes == 0) return geometry;
   throw Misuse("geometry was made for a granularity of " + std::to_string(geometry.granularity_bytes()) +
@@ -21,6 +27,7 @@ const Geometry& suited(const Geometry& geometry, const Capabilities& backend) {
 Arena::Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry)
     : vmm_(std::move(vmm)),
       geometry_(suited(geometry, vmm_->capabilities())),
+      allows_huge_pages_(suits_huge_pages(geometry_)),
       reservation_(vmm_, geometry_.reservation_bytes(), geometry_.common_segment_bytes()),
       pool_(vmm_) {}
 
@@ -52,6 +59,22 @@ void Arena::unback(const PageRuns& runs, std::size_t& done) {
   require_usable();
   for (done = 0; done < runs.size(); ++done) unback_run(runs[done]);
   pool_.trim(0);
+}
+
+void Arena::require_room_for(const Geometry& geometry) const {
+  suited(geometry, vmm_->capabilities());
+  if (geometry.reservation_bytes() > reservation_.bytes()) {
+    throw Misuse("the new geometry needs " + std::to_string(geometry.reservation_bytes()) +
+                 " bytes of addresses, the reservation has " + std::to_string(reservation_.bytes()) +
+                 "; ask for fewer rows, or make a new pool");
+  }
+  // The kernel would back 2 MiB for every smaller page, which no budget would see.
+  if (allows_huge_pages_ && !suits_huge_pages(geometry)) {
+    throw Misuse("the range was reserved for huge pages, and the new geometry has pieces of " +
+                 std::to_string(geometry.common_segment_bytes()) +
+                 " bytes: choose a page size that makes them multiples of " + std::to_string(kHugePageBytes) +
+                 ", or make a new pool");
+  }
 }
 
 void Arena::close() {

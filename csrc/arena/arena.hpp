@@ -40,9 +40,18 @@ class Arena {
   Staged stage(const PageRuns& runs);
   // Makes staged pages part of the arena. Pre: room was made for them.
   void adopt(Staged staged) noexcept { backed_.merge(staged); }
+  // All of that at once.
+  void back(const PageRuns& runs) {
+    make_room(count_pages(runs));
+    adopt(stage(runs));
+  }
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
+  // Throws Misuse unless pages of `geometry` can lie in this reservation.
+  void require_room_for(const Geometry& geometry) const;
+  // Another geometry over the same addresses. Pre: no page is backed, require_room_for(geometry).
+  void realign(const Geometry& geometry) { geometry_ = geometry; }
   // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the
   // destructor does the same but leaks what is refused.
   void close();
@@ -56,6 +65,7 @@ class Arena {
 
   std::shared_ptr<Vmm> vmm_;
   Geometry geometry_;
+  bool allows_huge_pages_;   // the range was reserved for pages that are multiples of 2 MiB
   Reservation reservation_;  // outlives the pool and the mappings below
   PagePool pool_;
   Staged backed_;

@@ -31,6 +31,7 @@ class Geometry {
   std::size_t reserved_rows() const noexcept { return reserved_rows_; }
   // Pages that hold reserved rows: always backed.
   std::size_t pinned_pages() const noexcept { return (reserved_rows_ + rows_per_page_ - 1) / rows_per_page_; }
+  std::size_t pinned_bytes() const noexcept { return pinned_pages() * page_set_bytes_; }
   std::size_t granularity_bytes() const noexcept { return granularity_bytes_; }
   std::size_t page_set_bytes() const noexcept { return page_set_bytes_; }
   std::size_t reservation_bytes() const noexcept { return page_set_bytes_ * pages_; }

@@ -8,6 +8,14 @@
 #include "vmm/process.hpp"
 
 namespace kvcached {
+namespace {
+
+PageRuns pinned_run(const Geometry& geometry) {
+  if (geometry.pinned_pages() == 0) return {};
+  return {{0, geometry.pinned_pages()}};
+}
+
+}  // namespace
 
 KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
                PagePolicy policy)
@@ -15,10 +23,8 @@ KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_p
       client_(std::move(client)),
       arena_(std::make_unique<Arena>(std::move(vmm), geometry_)),
       slots_(geometry_, policy) {
-  if (geometry_.pinned_pages() == 0 || back({{0, geometry_.pinned_pages()}})) return;
-  const std::size_t need_bytes = geometry_.pinned_pages() * geometry_.page_set_bytes();
-  throw OutOfMemory("a new pool needs " + std::to_string(need_bytes) + " bytes for its reserved rows; " +
-                    client_->explain());
+  if (back(pinned_run(geometry_))) return;
+  throw OutOfMemory(explain_shortage("backing the reserved rows of a new pool", geometry_.pinned_bytes()));
 }
 
 KvPool::~KvPool() {
@@ -48,6 +54,7 @@ bool KvPool::grow(std::size_t rows) {
 }
 
 bool KvPool::back(PageRuns runs) {
+  if (runs.empty()) return true;
   auto growth = begin(std::move(runs));
   if (!growth) return false;
   const std::size_t need_bytes = growth->bytes_;
@@ -55,10 +62,9 @@ bool KvPool::back(PageRuns runs) {
     growth->map();
   } catch (const OutOfMemory& error) {
     finish_growth(std::move(*growth));
-    throw OutOfMemory(
-        "backing " + std::to_string(need_bytes / geometry_.page_set_bytes()) + " pages needs " +
-        std::to_string(need_bytes) + " bytes, this pool holds " + std::to_string(mapped_bytes()) + "; " +
-        (client_ ? client_->explain() : "no ledger limits it") + "; the device refused: " + error.what());
+    const std::size_t pages = need_bytes / geometry_.page_set_bytes();
+    throw OutOfMemory(explain_shortage("backing " + std::to_string(pages) + " pages", need_bytes) +
+                      "; the device refused: " + error.what());
   } catch (...) {
     finish_growth(std::move(*growth));
     throw;
@@ -97,6 +103,11 @@ void KvPool::finish_growth(Growth growth) {
     maps_ += count_pages(growth.runs_);
   }
   settle_credit();
+}
+
+std::string KvPool::explain_shortage(const std::string& what, std::size_t need_bytes) const {
+  return what + " needs " + std::to_string(need_bytes) + " bytes, this pool holds " +
+         std::to_string(mapped_bytes()) + "; " + (client_ ? client_->explain() : "no ledger limits it");
 }
 
 void KvPool::settle_credit() {
@@ -138,6 +149,64 @@ void KvPool::clear() {
   slots_.reset();
   slots_.mark_unbacked(gone);
   settle_credit();
+}
+
+void KvPool::realign(const Geometry& geometry) {
+  Arena& arena = open_arena();
+  if (slots_.rows_used() != 0) {
+    throw Misuse("realign: " + std::to_string(slots_.rows_used()) + " rows are in use; free them first");
+  }
+  arena.require_room_for(geometry);
+  SlotAllocator slots(geometry, slots_.policy());
+  trim(0);
+  if (slots_.pages_backed() != geometry_.pinned_pages()) {
+    throw DriverError("realign: the driver refused to unmap empty pages; try again");
+  }
+  exchange_pinned_pages(geometry);
+  geometry_ = geometry;
+  slots_ = std::move(slots);
+  slots_.mark_staged(pinned_run(geometry_));
+  slots_.mark_backed(pinned_run(geometry_));
+}
+
+// The pages of the reserved rows in the new geometry instead of those in the old. Credit for the larger of
+// both is held until one of them is in place, so that nobody else can take it meanwhile.
+void KvPool::exchange_pinned_pages(const Geometry& geometry) {
+  bool is_unmapped = false;
+  try {
+    claim_up_to(geometry.pinned_bytes());
+    std::size_t done = 0;
+    arena_->unback(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
+    is_unmapped = true;
+    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes());  // the driver may have refused a release
+    arena_->realign(geometry);
+    arena_->back(pinned_run(geometry));
+  } catch (...) {
+    if (is_unmapped) restore_pinned_pages();
+    settle_credit();
+    throw;
+  }
+  unmaps_ += geometry_.pinned_pages();
+  maps_ += geometry.pinned_pages();
+  settle_credit();
+}
+
+void KvPool::claim_up_to(std::size_t bytes) {
+  if (!client_ || credit_bytes_ >= bytes) return;
+  if (!client_->try_claim(static_cast<std::int64_t>(bytes - credit_bytes_))) {
+    throw OutOfMemory(explain_shortage("realigning the reserved rows", bytes));
+  }
+  credit_bytes_ = bytes;
+}
+
+void KvPool::restore_pinned_pages() {
+  arena_->realign(geometry_);
+  try {
+    arena_->back(pinned_run(geometry_));
+  } catch (...) {
+    close();
+    throw;
+  }
 }
 
 // Unmaps the runs and returns those that are gone. A refusal half-way is no error: what was given back is

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "arena/arena.hpp"
 #include "arena/geometry.hpp"
@@ -77,6 +78,10 @@ class KvPool {
   std::size_t trim(std::size_t keep_rows);
   // Takes all rows back and gives back every page that is not pinned.
   void clear();
+  // Another model's rows over the same addresses. Misuse while rows are in use or where the reservation is
+  // too small. An exception leaves the old geometry in force, empty pages possibly given back; if the driver
+  // refuses even the way back, the pool is closed.
+  void realign(const Geometry& geometry);
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
   bool is_closed() const noexcept { return is_closing_; }
@@ -100,6 +105,10 @@ class KvPool {
   bool back(PageRuns runs);
   std::optional<Growth> begin(PageRuns runs);
   PageRuns unback(PageRuns runs);
+  void exchange_pinned_pages(const Geometry& geometry);
+  void restore_pinned_pages();
+  void claim_up_to(std::size_t bytes);
+  std::string explain_shortage(const std::string& what, std::size_t need_bytes) const;
   void settle_credit();
 
   Geometry geometry_;

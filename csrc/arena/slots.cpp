@@ -14,20 +14,24 @@ std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position %
 
 std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
 
+unsigned bits_for(std::size_t values) {
+  unsigned bits = 0;
+  while (values > std::size_t{1} << bits) ++bits;
+  return bits;
+}
+
 }  // namespace
 
 SlotAllocator::SlotAllocator(const Geometry& geometry, PagePolicy policy)
     : geometry_(geometry),
       policy_(policy),
       words_per_page_((geometry.rows_per_page() + kWordBits - 1) / kWordBits),
+      page_bits_(bits_for(geometry.pages())),
       free_bits_(geometry.pages() * words_per_page_),
       first_word_(geometry.pages()),
       free_count_(geometry.pages()),
       state_(geometry.pages()),
-      next_(geometry.pages()),
-      previous_(geometry.pages()),
-      head_(geometry.rows_per_page() + 1),
-      partial_counts_(geometry.rows_per_page() + 1),
+      partial_(partial_key(0, geometry.rows_per_page() + 1)),
       empty_(geometry.pages()),
       returned_(geometry.pages()) {}
 
@@ -54,17 +58,17 @@ bool SlotAllocator::alloc(std::size_t count, std::int64_t* out) noexcept {
   return true;
 }
 
-// Best fit by exact free count keeps a request on one page and leaves no crumbs; then the lowest empty page,
-// so that high pages stay free to go; only then is a request spread over what is left, largest hole first.
+// Best fit keeps a request on one page and leaves no crumbs; then the lowest empty page, so that high pages
+// stay free to go; only then is a request spread over what is left, largest hole first.
 std::size_t SlotAllocator::choose_page(std::size_t wanted) const noexcept {
   const std::size_t fitting = policy_ == PagePolicy::best_fit ? wanted : 1;
   if (fitting <= geometry_.rows_per_page()) {
-    const std::size_t count = partial_counts_.next(fitting);
-    if (count != IndexSet::kNone) return head_[count] - 1;
+    const std::size_t key = partial_.next(partial_key(0, fitting));
+    if (key != IndexSet::kNone) return page_of_key(key);
   }
   const std::size_t page = empty_.next(0);
   if (page != IndexSet::kNone) return page;
-  return head_[partial_counts_.previous(geometry_.rows_per_page())] - 1;
+  return page_of_key(partial_.previous(IndexSet::kNone));
 }
 
 std::int64_t* SlotAllocator::take(std::size_t page, std::size_t count, std::int64_t* out) noexcept {
@@ -91,58 +95,67 @@ std::int64_t* SlotAllocator::take(std::size_t page, std::size_t count, std::int6
 }
 
 void SlotAllocator::free(const std::int64_t* ids, std::size_t count) {
-  const std::size_t valid = set_bits(ids, count);
-  if (valid != count) {
-    clear_bits(ids, valid);
-    reject(ids[valid], ids, valid);
-  }
-  std::size_t i = 0;
-  while (i < count) {
-    const std::size_t page = static_cast<std::size_t>(ids[i]) / geometry_.rows_per_page();
-    const std::size_t begin = page * geometry_.rows_per_page();
-    detach(page);
-    for (; i < count; ++i) {
-      const std::size_t offset = static_cast<std::size_t>(ids[i]) - begin;  // wraps for rows of lower pages
-      if (offset >= geometry_.rows_per_page()) break;
-      first_word_[page] = std::min(first_word_[page], static_cast<PageIndex>(offset / kWordBits));
-      ++free_count_[page];
+  std::size_t done = 0;
+  while (done < count) {
+    const std::size_t freed = free_run(ids + done, count - done);
+    if (freed == 0) {
+      retake(ids, done);
+      reject(ids[done], ids, done);
     }
-    attach(page);
+    done += freed;
   }
-  rows_free_ += count;
 }
 
-// Marks rows free in the bitmap, up to the first that is not handed out. Setting the bits is the validation:
-// an id that comes twice finds its bit set by the first. Rows of one page usually come together, so what does
-// not change within a page is worked out once per run.
-std::size_t SlotAllocator::set_bits(const std::int64_t* ids, std::size_t count) noexcept {
-  std::size_t i = 0;
-  while (i < count) {
-    const auto row = static_cast<std::size_t>(ids[i]);  // negative ids become larger than any row
-    if (row >= geometry_.rows()) return i;
-    const std::size_t page = row / geometry_.rows_per_page();
-    if (state_[page] != kBacked) return i;
-    const std::size_t first = std::max(page * geometry_.rows_per_page(), geometry_.reserved_rows());
-    const std::size_t usable = geometry_.usable_rows(page);
-    const std::size_t begin = page * geometry_.rows_per_page();
-    std::uint64_t* const words = &free_bits_[page * words_per_page_];
-    for (; i < count && static_cast<std::size_t>(ids[i]) - begin < geometry_.rows_per_page(); ++i) {
-      const auto at = static_cast<std::size_t>(ids[i]);
-      std::uint64_t& word = words[(at - begin) / kWordBits];
-      if (at - first >= usable || (word & bit(at - begin)) != 0) return i;
-      word |= bit(at - begin);
-    }
+// Frees the ids at the front that lie on one page, up to the first that is not handed out; returns how many.
+// Setting the bits is the validation: an id that comes twice finds its bit set by the first. The word at hand
+// stays in a register, as ids come in runs.
+std::size_t SlotAllocator::free_run(const std::int64_t* ids, std::size_t count) noexcept {
+  const auto row = static_cast<std::size_t>(ids[0]);  // negative ids become larger than any row
+  if (row >= geometry_.rows()) return 0;
+  const std::size_t page = row / geometry_.rows_per_page();
+  if (state_[page] != kBacked) return 0;
+  const std::size_t begin = page * geometry_.rows_per_page();
+  const std::size_t first = std::max(begin, geometry_.reserved_rows()) - begin;
+  const std::size_t usable = geometry_.usable_rows(page);
+  std::uint64_t* const words = &free_bits_[page * words_per_page_];
+  std::size_t done = 0;
+  std::size_t least_word = words_per_page_;
+  std::size_t offset = row - begin;
+  bool is_valid = true;
+  while (is_valid && done < count && offset - first < usable) {
+    const std::size_t at = offset / kWordBits;
+    std::uint64_t word = words[at];
+    do {
+      is_valid = (word & bit(offset)) == 0;
+      if (!is_valid) break;
+      word |= bit(offset);
+      if (++done == count) break;
+      offset = static_cast<std::size_t>(ids[done]) - begin;  // wraps for rows of lower pages
+    } while (offset / kWordBits == at && offset - first < usable);
+    words[at] = word;
+    least_word = std::min(least_word, at);
   }
-  return count;
+  if (done == 0) return 0;
+  detach(page);
+  first_word_[page] = std::min(first_word_[page], static_cast<PageIndex>(least_word));
+  free_count_[page] += static_cast<PageIndex>(done);
+  attach(page);
+  rows_free_ += done;
+  return done;
 }
 
-void SlotAllocator::clear_bits(const std::int64_t* ids, std::size_t count) noexcept {
+// Undoes the freeing of ids.
+void SlotAllocator::retake(const std::int64_t* ids, std::size_t count) noexcept {
   for (std::size_t i = 0; i < count; ++i) {
     const auto row = static_cast<std::size_t>(ids[i]);
     const std::size_t page = row / geometry_.rows_per_page();
     const std::size_t offset = row % geometry_.rows_per_page();
+    detach(page);
     free_bits_[page * words_per_page_ + offset / kWordBits] &= ~bit(offset);
+    --free_count_[page];
+    attach(page);
   }
+  rows_free_ -= count;
 }
 
 void SlotAllocator::reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const {
@@ -164,17 +177,9 @@ void SlotAllocator::attach(std::size_t page) noexcept {
   if (is_empty(page)) {
     empty_.insert(page);
     ++pages_empty_;
-    return;
-  }
-  const PageIndex old_head = head_[count];
-  next_[page] = old_head;
-  previous_[page] = 0;
-  if (old_head != 0) {
-    previous_[old_head - 1] = static_cast<PageIndex>(page + 1);
   } else {
-    partial_counts_.insert(count);
+    partial_.insert(partial_key(page, count));
   }
-  head_[count] = static_cast<PageIndex>(page + 1);
 }
 
 void SlotAllocator::detach(std::size_t page) noexcept {
@@ -183,16 +188,8 @@ void SlotAllocator::detach(std::size_t page) noexcept {
   if (is_empty(page)) {
     empty_.erase(page);
     --pages_empty_;
-    return;
-  }
-  const PageIndex after = next_[page];
-  const PageIndex before = previous_[page];
-  if (after != 0) previous_[after - 1] = before;
-  if (before != 0) {
-    next_[before - 1] = after;
   } else {
-    head_[count] = after;
-    if (after == 0) partial_counts_.erase(count);
+    partial_.erase(partial_key(page, count));
   }
 }
 
@@ -351,18 +348,11 @@ void SlotAllocator::check_invariants() const {
     ++backed;
     usable += geometry_.usable_rows(page);
     free_rows += bits;
-    if (bits != 0 && !is_empty(page)) ++partial;
+    if (bits == 0 || is_empty(page)) continue;
+    ++partial;
+    if (!partial_.contains(partial_key(page, bits))) fail("partial but not listed under its free count");
   }
-  for (std::size_t count = 1; count <= geometry_.rows_per_page(); ++count) {
-    if ((head_[count] != 0) != partial_counts_.contains(count))
-      throw Error("slots: list heads disagree with set");
-    PageIndex before = 0;
-    for (PageIndex at = head_[count]; at != 0; before = at, at = next_[at - 1], ++listed) {
-      if (listed > geometry_.pages()) throw Error("slots: a list of partial pages is circular");
-      if (free_count_[at - 1] != count || previous_[at - 1] != before)
-        throw Error("slots: broken list of pages");
-    }
-  }
+  for (std::size_t key = partial_.next(0); key != IndexSet::kNone; key = partial_.next(key + 1)) ++listed;
   if (backed != pages_backed_ || staged != pages_staged_ || empty != pages_empty_ || usable != rows_backed_ ||
       free_rows != rows_free_ || listed != partial) {
     throw Error("slots: totals disagree with pages (backed " + std::to_string(backed) + "/" +

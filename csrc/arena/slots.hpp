@@ -14,8 +14,8 @@ namespace kvcached {
 
 // Where a request goes among backed pages.
 enum class PagePolicy {
-  // The page with the fewest free rows that holds the whole request; else the lowest empty page; else the
-  // largest hole. Requests stay together, so pages become empty together.
+  // The page with the fewest free rows that holds the whole request, of equals the lowest; else the lowest
+  // empty page; else the largest hole. Requests stay together, so pages become empty together.
   best_fit,
   // Every row to the fullest page with a free one, as the paper allocates (arXiv 2505.04021): it
   // leaves no crumbs and tears requests apart.
@@ -27,12 +27,13 @@ enum class PagePolicy {
 //
 // A page is unbacked, or staged (being backed), or backed and then one of
 //   empty    all usable rows free: can be given back            -> empty_, lowest index first
-//   partial  some rows free, or a pinned page with any free row -> a list per exact free count
-//   full     no row free                                        -> in no list
+//   partial  some rows free, or a pinned page with any free row -> partial_, by free count
+//   full     no row free                                        -> in no set
 class SlotAllocator {
  public:
   explicit SlotAllocator(const Geometry& geometry, PagePolicy policy = PagePolicy::best_fit);
 
+  PagePolicy policy() const noexcept { return policy_; }
   std::size_t rows_total() const noexcept { return geometry_.rows() - geometry_.reserved_rows(); }
   std::size_t rows_used() const noexcept { return rows_backed_ - rows_free_; }
   std::size_t rows_free_backed() const noexcept { return rows_free_; }
@@ -79,30 +80,35 @@ class SlotAllocator {
   bool is_empty(std::size_t page) const noexcept {
     return !is_pinned(page) && free_count_[page] == geometry_.usable_rows(page);
   }
-  // Puts a backed page into the list its free count calls for, and takes it out again.
+  // Puts a backed page into the set its free count calls for, and takes it out again.
   void attach(std::size_t page) noexcept;
   void detach(std::size_t page) noexcept;
   std::size_t choose_page(std::size_t wanted) const noexcept;
   std::int64_t* take(std::size_t page, std::size_t count, std::int64_t* out) noexcept;
   void set_all_free(std::size_t page) noexcept;
-  std::size_t set_bits(const std::int64_t* ids, std::size_t count) noexcept;
-  void clear_bits(const std::int64_t* ids, std::size_t count) noexcept;
+  std::size_t free_run(const std::int64_t* ids, std::size_t count) noexcept;
+  void retake(const std::int64_t* ids, std::size_t count) noexcept;
+  std::size_t partial_key(std::size_t page, std::size_t free_rows) const noexcept {
+    return (free_rows << page_bits_) + page;
+  }
+  std::size_t page_of_key(std::size_t key) const noexcept {
+    return key & ((std::size_t{1} << page_bits_) - 1);
+  }
   std::size_t lowest_unbacked(std::size_t from) const noexcept;
   [[noreturn]] void reject(std::int64_t id, const std::int64_t* ids, std::size_t position) const;
 
   Geometry geometry_;
   PagePolicy policy_;
   std::size_t words_per_page_;
-  ZeroedArray<std::uint64_t> free_bits_;    // words_per_page_ words per page, 1 = free
-  ZeroedArray<PageIndex> first_word_;       // per page: no free bit in words before this one
-  ZeroedArray<PageIndex> free_count_;       // per page: number of free bits
-  ZeroedArray<std::uint8_t> state_;         // per page: a State
-  ZeroedArray<PageIndex> next_, previous_;  // per page: neighbours in its list + 1, 0 = none
-  ZeroedArray<PageIndex> head_;             // per exact free count: first page + 1, 0 = none
-  IndexSet partial_counts_;                 // free counts whose list is not empty
-  IndexSet empty_;                          // empty backed pages
-  IndexSet returned_;                       // unbacked pages below watermark_
-  std::size_t watermark_ = 0;               // no page at or above this was ever backed
+  unsigned page_bits_;                    // page indices are below 2^page_bits_
+  ZeroedArray<std::uint64_t> free_bits_;  // words_per_page_ words per page, 1 = free
+  ZeroedArray<PageIndex> first_word_;     // per page: no free bit in words before this one
+  ZeroedArray<PageIndex> free_count_;     // per page: number of free bits
+  ZeroedArray<std::uint8_t> state_;       // per page: a State
+  IndexSet partial_;                      // by free count, then page: see partial_key
+  IndexSet empty_;                        // empty backed pages
+  IndexSet returned_;                     // unbacked pages below watermark_
+  std::size_t watermark_ = 0;             // no page at or above this was ever backed
   std::size_t pages_backed_ = 0;
   std::size_t pages_empty_ = 0;
   std::size_t pages_staged_ = 0;

@@ -57,8 +57,7 @@ void VirtualRange::map(std::size_t offset_bytes, std::size_t bytes) {
     credit_bytes_ += bytes;
   }
   try {
-    arena.make_room(run.count);
-    arena.adopt(arena.stage({run}));
+    arena.back({run});
   } catch (...) {
     settle_credit();
     throw;

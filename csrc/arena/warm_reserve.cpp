@@ -19,9 +19,12 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_pages)
-    : pool_(pool), mutex_(mutex), max_pages_(max_pages), marks_(max_pages) {
-  if (max_pages_ != 0) thread_ = std::thread([this] { run(); });
+WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes)
+    : pool_(pool),
+      mutex_(mutex),
+      max_bytes_(max_bytes),
+      marks_(max_bytes / pool.geometry().page_set_bytes()) {
+  if (max_bytes_ >= pool.geometry().page_set_bytes()) thread_ = std::thread([this] { run(); });
 }
 
 void WarmReserve::look() {
@@ -39,6 +42,12 @@ void WarmReserve::trimmed(std::size_t keep_rows) noexcept {
   empty_pages_ = pool_.pages_empty();
   keep_rows_ = keep_rows;
   is_resting_ = empty_pages_ < marks_.low_pages();
+}
+
+void WarmReserve::realigned() noexcept {
+  marks_ = WarmMarks(max_bytes_ / pool_.geometry().page_set_bytes());
+  taken_pages_ = 0;
+  trimmed(0);
 }
 
 void WarmReserve::settle(std::unique_lock<std::mutex>& lock) {

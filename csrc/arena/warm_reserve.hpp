@@ -20,16 +20,16 @@ namespace kvcached {
 // The thread maps without the pool's mutex. It never knows Python, hence never holds the GIL.
 class WarmReserve {
  public:
-  // `mutex` guards every call of `pool`; both must outlive this. At most `max_pages` are kept; 0 starts no
-  // thread. "Under the mutex" below: the caller holds it.
-  WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_pages);
+  // `mutex` guards every call of `pool`; both must outlive this. At most `max_bytes` are kept; where
+  // that is less than a page no thread is started. "Under the mutex" below: the caller holds it.
+  WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes);
   WarmReserve(const WarmReserve&) = delete;
   WarmReserve& operator=(const WarmReserve&) = delete;
   ~WarmReserve() { stop(); }
 
   // Under the mutex, after rows or pages came or went. No system call unless the reserve fell below its mark.
   void observe() {
-    if (max_pages_ != 0) look();
+    if (thread_.joinable()) look();
   }
   // Under the mutex, after a step had to map pages itself.
   void missed() noexcept {
@@ -39,6 +39,8 @@ class WarmReserve {
   // Under the mutex, after a trim to `keep_rows`: where it left less than the low mark the owner wants the
   // memory gone, and nothing is filled until pages are taken again.
   void trimmed(std::size_t keep_rows) noexcept;
+  // Under the mutex, after the pool took another geometry: what was learnt of its pages is forgotten.
+  void realigned() noexcept;
   // Under the mutex: pages worth keeping when trimming.
   std::size_t keep_pages() const noexcept { return marks_.high_pages(); }
   // Waits, giving up `lock` of the mutex meanwhile, until no growth of the filler is under way.
@@ -54,7 +56,7 @@ class WarmReserve {
 
   KvPool& pool_;
   std::mutex& mutex_;
-  const std::size_t max_pages_;
+  const std::size_t max_bytes_;
   OwnerProcess owner_;  // the thread does not exist in a forked child
 
   // All guarded by mutex_.

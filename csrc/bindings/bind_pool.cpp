@@ -24,7 +24,7 @@ class LockedPool {
   LockedPool(const Backend& backend, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
              const std::string& page_policy, std::size_t warm_bytes)
       : pool_(backend.vmm, geometry, std::move(client), policy_named(page_policy)),
-        warm_(pool_, mutex_, warm_bytes / geometry.page_set_bytes()) {}
+        warm_(pool_, mutex_, warm_bytes) {}
 
   // Rows come or go: quick, and the reserve takes notice.
   template <typename Action>
@@ -59,6 +59,14 @@ class LockedPool {
     const py::gil_scoped_release release;
     pool_.clear();
     warm_.trimmed(0);
+  }
+
+  void realign(const Geometry& geometry) {
+    PatientLock lock = take_lock();
+    const py::gil_scoped_release release;
+    warm_.settle(lock.get());
+    pool_.realign(geometry);
+    warm_.realigned();
   }
 
   void close() {
@@ -244,6 +252,10 @@ void bind_kv_pool(py::module_& module) {
           "back.")
       .def("clear", &LockedPool::clear,
            "Takes all rows back and gives back all pages but those of the reserved rows.")
+      .def("realign", &LockedPool::realign, py::arg("geometry"),
+           "Lays another geometry over the same addresses. Raises Misuse while rows are in use or where the "
+           "reservation is too small, OutOfMemory where the new reserved rows cannot be backed; the old "
+           "geometry then stays in force.")
       .def("close", &LockedPool::close, "Returns memory, credit and addresses. Idempotent.");
   bind_kv_pool_readers(pool);
 }

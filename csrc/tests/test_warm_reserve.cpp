@@ -39,7 +39,7 @@ class Engine {
  public:
   explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
                   std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false))
-      : pool(std::move(vmm), geometry(), std::move(client)), warm(pool, mutex, kMaxPages) {}
+      : pool(std::move(vmm), geometry(), std::move(client)), warm(pool, mutex, kMaxPages * kPageBytes) {}
 
   // A step that takes `pages` whole pages; whether it found them ready.
   bool step(std::size_t pages) {
@@ -69,6 +69,13 @@ class Engine {
     const std::lock_guard<std::mutex> lock(mutex);
     pool.trim(keep_rows);
     warm.trimmed(keep_rows);
+  }
+
+  void realign() {
+    std::unique_lock<std::mutex> lock(mutex);
+    warm.settle(lock);
+    pool.realign(geometry());
+    warm.realigned();
   }
 
   // Down to what the reserve asks to keep.
@@ -209,6 +216,7 @@ void torture(std::shared_ptr<Vmm> vmm, unsigned seed) {
           break;
         case 3:
           engine.free_all();
+          if (random() % 4 == 0) engine.realign();
           break;
         case 4:
           engine.trim_to_mark();

@@ -24,6 +24,7 @@ class ElasticTokenAllocator(TokenToKVPoolAllocator):
     ) -> None:
         self.capacity = capacity
         self._pool = capacity.pool
+        self._on_host = torch.device(device).type == "cpu"
         self._aborts_last_request = True
         super().__init__(size, dtype, device, kvcache, need_sort=False)
 
@@ -41,7 +42,10 @@ class ElasticTokenAllocator(TokenToKVPoolAllocator):
     def alloc(self, need_size: int) -> torch.Tensor | None:
         """Rows as an int64 tensor of shape (need_size,) on the pool's device; None if too few are backed."""
         rows = self._pool.alloc(need_size)
-        return None if rows is None else torch.from_numpy(rows).to(self.device)
+        if rows is None:
+            return None
+        index = torch.from_numpy(rows)
+        return index if self._on_host else index.to(self.device)
 
     def free(self, free_index: torch.Tensor) -> None:
         """Give rows back. Their pages stay backed until the step boundary."""
@@ -50,7 +54,9 @@ class ElasticTokenAllocator(TokenToKVPoolAllocator):
         if self.free_group is not None:
             self.free_group.append(self._copy_for_free_group(free_index))
             return
-        self._pool.free(free_index.to(device="cpu", dtype=torch.int64).contiguous().numpy())
+        if not self._on_host or free_index.dtype is not torch.int64:  # a call that changes nothing costs too
+            free_index = free_index.to(device="cpu", dtype=torch.int64)
+        self._pool.free(free_index.contiguous().numpy())
 
     def create_prefill_budget(
         self, tree_cache: Any, *, num_mixed_decode_tokens: int = 0

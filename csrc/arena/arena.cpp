@@ -45,6 +45,7 @@ void Arena::back(const PageRuns& runs) {
   } catch (...) {
     staged.clear();
     pool_.trim(0);  // the caller takes its budget back next
+    is_lost_ = pool_.held_bytes() != mapped_bytes() + pool_.kept_bytes();  // something stayed mapped
     throw;
   }
   backed_.merge(staged);
@@ -54,6 +55,11 @@ void Arena::unback(const PageRuns& runs, std::size_t& done) {
   require_usable();
   for (done = 0; done < runs.size(); ++done) unback_run(runs[done]);
   pool_.trim(0);
+}
+
+ExportedMemory Arena::export_segment(std::size_t page, std::size_t stripe) {
+  require_usable();
+  return vmm_->export_memory(segment_address(stripe, page), backed_.at(page)[stripe].handle());
 }
 
 void Arena::close() {
@@ -78,6 +84,9 @@ void Arena::unback_run(const PageRun& run) {
       const std::vector<Handle> handles = handles_of(run, stripe);
       vmm_->unmap(segment_address(stripe, run.first), geometry_.segment_bytes(stripe), handles.data(),
                   run.count);
+    } catch (const UndoFailed&) {
+      is_lost_ = true;
+      throw;
     } catch (...) {
       restore(run, stripe);
       throw;
@@ -118,7 +127,7 @@ std::vector<Handle> Arena::handles_of(const PageRun& run, std::size_t stripe) co
 void Arena::require_usable() const {
   if (is_lost_) {
     throw DriverError(
-        "an unmap and its undoing both failed earlier: rows that count as backed may be gone; "
+        "the driver refused both an operation and its undoing earlier: what is mapped is no longer known; "
         "restart this process");
   }
   if (reservation_.owner().is_current()) return;

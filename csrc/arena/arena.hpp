@@ -24,14 +24,16 @@ class Arena {
   std::size_t backed_pages() const noexcept { return backed_.size(); }
   std::size_t mapped_bytes() const noexcept { return backed_.size() * geometry_.page_set_bytes(); }
   bool is_backed(std::size_t page) const noexcept { return backed_.count(page) != 0; }
-  // Bytes of physical memory held: mapped, or kept for the next back().
-  std::size_t held_bytes() const noexcept { return mapped_bytes() + pool_.kept_bytes(); }
+  // Bytes of physical memory held: mapped, kept for the next back(), or leaked because the driver refused.
+  std::size_t held_bytes() const noexcept { return pool_.held_bytes(); }
 
   // Backs all pages or none. Pre: none of them is backed.
   void back(const PageRuns& runs);
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
+  // The memory of one page in one stripe for another process. Pre: it is backed.
+  ExportedMemory export_segment(std::size_t page, std::size_t stripe);
   // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the
   // destructor does the same but leaks what is refused.
   void close();

@@ -27,6 +27,7 @@ std::vector<PhysicalPiece> PagePool::take(std::size_t bytes, std::size_t count) 
   while (pieces.size() < count) {
     if (kept.empty()) {
       pieces.emplace_back(this, vmm_->create(bytes), bytes);
+      held_bytes_ += bytes;
       continue;
     }
     pieces.emplace_back(this, kept.back(), bytes);
@@ -41,6 +42,7 @@ void PagePool::give(Handle handle, std::size_t bytes) noexcept {
   try {
     if (!vmm_->capabilities().recycles) {
       vmm_->release(handle, bytes);
+      held_bytes_ -= bytes;
       return;
     }
     kept_[bytes].push_back(handle);
@@ -62,6 +64,7 @@ std::size_t PagePool::trim(std::size_t keep_bytes) noexcept {
       }
       handles.pop_back();
       kept_bytes_ -= bytes;
+      held_bytes_ -= bytes;
       released_bytes += bytes;
     }
   }

@@ -51,11 +51,15 @@ class PagePool {
   std::size_t trim(std::size_t keep_bytes) noexcept;
 
   std::size_t kept_bytes() const noexcept { return kept_bytes_; }
+  // Bytes of physical memory that the device counts against us: lent, kept, or leaked because a driver
+  // refused.
+  std::size_t held_bytes() const noexcept { return held_bytes_; }
 
  private:
   std::shared_ptr<Vmm> vmm_;
   std::map<std::size_t, std::vector<Handle>> kept_;  // by piece size
   std::size_t kept_bytes_ = 0;
+  std::size_t held_bytes_ = 0;  // created and not released
   OwnerProcess owner_;
 };
 

@@ -153,10 +153,10 @@ class VirtualTensor:
     def export_page(self, offset_bytes: int) -> tuple[int, int]:
         """A new file descriptor, yours to close, and where in it the mapped page at ``offset_bytes`` begins.
 
-        Another process that gets the descriptor (by inheritance or over a socket) maps the same memory: on the
-        host with ``mmap``, where one descriptor serves the whole tensor and a page lies at its own offset; on
-        CUDA with ``cuMemImportFromShareableHandle``. It must not touch pages that are unmapped here: they would
-        come back as zeros that no budget knows of.
+        Another process that gets the descriptor (by inheritance or over a socket) maps the same memory: on
+        the host with ``mmap``, where one descriptor serves the whole tensor and a page lies at its own
+        offset; on CUDA with ``cuMemImportFromShareableHandle``. It must not touch pages that are unmapped
+        here: they would come back as zeros that no budget knows of.
 
         Raises Unavailable if the tensor was not made ``exportable``.
         """

@@ -24,6 +24,17 @@ Arena::Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry)
       reservation_(vmm_, geometry_.reservation_bytes(), geometry_.common_segment_bytes()),
       pool_(vmm_) {}
 
+// What may still be mapped keeps its memory and its addresses: anything else would be a guess.
+Arena::~Arena() {
+  if (is_lost_) {
+    for (auto& entry : backed_) {
+      for (Mapping& segment : entry.second) segment.abandon();
+    }
+  }
+  backed_.clear();
+  if (pool_.held_bytes() != pool_.kept_bytes()) reservation_.abandon();
+}
+
 void Arena::back(const PageRuns& runs) {
   require_usable();
   std::unordered_map<std::size_t, Segments> staged;

@@ -19,6 +19,9 @@ class Arena {
  public:
   // Throws Misuse if the geometry does not suit the backend's granularity, OutOfMemory without address space.
   Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
 
   Address base() const noexcept { return reservation_.base(); }
   std::size_t backed_pages() const noexcept { return backed_.size(); }

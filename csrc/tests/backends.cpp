@@ -80,6 +80,7 @@ Standin load_standin() {
   if (library == nullptr) throw std::runtime_error("the stand-in is not loaded: " KVCACHED_STANDIN_PATH);
   return {find<decltype(&standin_fail)>(library, "standin_fail"),
           find<decltype(&standin_break)>(library, "standin_break"),
+          find<decltype(&standin_mend)>(library, "standin_mend"),
           find<decltype(&standin_calls)>(library, "standin_calls"),
           find<decltype(&standin_state)>(library, "standin_state"),
           find<decltype(&standin_last_violation)>(library, "standin_last_violation"),

@@ -22,7 +22,8 @@ const std::vector<Kit>& all();
 // The stand-in's controls; loading it makes it this process's CUDA driver.
 struct Standin {
   decltype(&standin_fail) fail;
-  decltype(&standin_break) break_from;
+  decltype(&standin_break) break_down;
+  decltype(&standin_mend) mend;
   decltype(&standin_calls) calls;
   decltype(&standin_state) state_into;
   decltype(&standin_last_violation) last_violation;

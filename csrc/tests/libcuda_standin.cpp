@@ -47,8 +47,8 @@ struct Injection {
   std::string function;
   long countdown = 0;
   Result code = 0;
-  bool is_lasting = false;
-  long count = 0;  // calls that failed on purpose
+  long more = 0;      // calls that fail after the first
+  long injected = 0;  // calls that failed on purpose
 };
 
 struct World {
@@ -93,8 +93,8 @@ class Call {
         injection.countdown > 0 && (injection.function.empty() || injection.function == function);
     if (is_meant && --injection.countdown == 0) {
       verdict_ = injection.code;
-      ++injection.count;
-      if (injection.is_lasting) injection.countdown = 1;
+      ++injection.injected;
+      if (injection.more-- > 0) injection.countdown = 1;
     } else if (!w.is_initialised && std::strcmp(function, "cuInit") != 0) {
       verdict_ = violation("called before cuInit", kNotInitialized);
     }
@@ -410,13 +410,15 @@ EXPORTED Result cuGetProcAddress_v2(const char* name, void** function, int, std:
 
 EXPORTED void standin_fail(const char* function, long nth, int code) {
   const std::lock_guard<std::mutex> guard(world().mutex);
-  world().injection = {function, nth, code, false, world().injection.count};
+  world().injection = {function, nth, code, 0, world().injection.injected};
 }
 
-EXPORTED void standin_break(long nth, int code) {
+EXPORTED void standin_break(long nth, long count, int code) {
   const std::lock_guard<std::mutex> guard(world().mutex);
-  world().injection = {"", nth, code, true, world().injection.count};
+  world().injection = {"", nth, code, count - 1, world().injection.injected};
 }
+
+EXPORTED void standin_mend() { standin_fail("", 0, kSuccess); }
 
 EXPORTED long standin_calls(const char* function) {
   const std::lock_guard<std::mutex> guard(world().mutex);
@@ -432,7 +434,7 @@ EXPORTED void standin_state(StandinState* state) {
             w.contexts,
             static_cast<long>(w.held_bytes[0] + w.held_bytes[1]),
             w.violations,
-            w.injection.count};
+            w.injection.injected};
 }
 
 EXPORTED const char* standin_last_violation() { return world().last_violation.c_str(); }

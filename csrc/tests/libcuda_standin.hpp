@@ -16,9 +16,9 @@ struct StandinState {
 // The `nth` next call of `function` (1 = the very next) returns `code` and has no effect; "" means any
 // function.
 void standin_fail(const char* function, long nth, int code);
-// From the `nth` next call on every call returns `code`, as after a context died. Mended by standin_fail("",
-// 0, 0).
-void standin_break(long nth, int code);
+// The same for `count` calls of any function in a row; a dead context is a very large count.
+void standin_break(long nth, long count, int code);
+void standin_mend();
 // Calls so far; "" counts all that can fail.
 long standin_calls(const char* function);
 void standin_state(StandinState* state);

@@ -45,6 +45,7 @@ const Standin& standin();
 bool is_readable(kvcached::Address address);
 bool is_writable(kvcached::Address address);
 std::size_t resident_bytes(kvcached::Address first, std::size_t bytes);
+std::size_t resident_bytes();  // of this process
 
 // Whether it holds in a forked child.
 bool holds_in_child(const std::function<bool()>& condition);

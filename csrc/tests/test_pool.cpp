@@ -232,8 +232,8 @@ TEST(pool_a_device_without_room_leaves_credit_and_rows_as_they_were) {
 }
 
 TEST(pool_creating_a_terabyte_costs_next_to_nothing) {
-#ifdef __SANITIZE_THREAD__
-  throw testing::Skipped("the thread sanitizer leaves no room for a terabyte of addresses");
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  throw testing::Skipped("sanitizers leave no room for a terabyte of addresses, or keep memory of their own");
 #endif
   GeometrySpec spec;
   spec.rows = std::int64_t{1} << 26;
@@ -242,9 +242,13 @@ TEST(pool_creating_a_terabyte_costs_next_to_nothing) {
   spec.page_bytes = 65536;
   const Geometry geometry(spec);
   CHECK_EQ(geometry.reservation_bytes(), std::size_t{1} << 40);
-  KvPool pool(std::make_shared<HostVmm>(false), geometry, nullptr);
-  CHECK(pool.grow(1000));
-  CHECK_EQ(backends::resident_bytes(pool.stripe_address(7), std::size_t{1} << 24), pool.mapped_bytes() / 8);
+  for (int again = 0; again < 3; ++again) {  // tables on recycled memory must not be cleared by touching them
+    const std::size_t resident_before_bytes = backends::resident_bytes();
+    KvPool pool(std::make_shared<HostVmm>(false), geometry, nullptr);
+    CHECK(backends::resident_bytes() - resident_before_bytes < pool.mapped_bytes() + (256 << 10));
+    CHECK(pool.grow(1000));
+    CHECK_EQ(backends::resident_bytes(pool.stripe_address(7), std::size_t{1} << 24), pool.mapped_bytes() / 8);
+  }
 }
 
 TEST(pool_runs_of_pages_share_one_access_call) {

@@ -150,6 +150,18 @@ class VirtualTensor:
         self.memory.unmap(offset_bytes, nbytes)
         self._mapped_pages -= self._pages(offset_bytes, nbytes)
 
+    def export_page(self, offset_bytes: int) -> tuple[int, int]:
+        """A new file descriptor, yours to close, and where in it the mapped page at ``offset_bytes`` begins.
+
+        Another process that gets the descriptor (by inheritance or over a socket) maps the same memory: on
+        the host with ``mmap``, where one descriptor serves the whole tensor and a page lies at its own
+        offset; on CUDA with ``cuMemImportFromShareableHandle``. It must not touch pages that are unmapped
+        here: they would come back as zeros that no budget knows of.
+
+        Raises Unavailable if the tensor was not made ``exportable``.
+        """
+        return self.memory.export_page(offset_bytes)
+
     def free(self) -> None:
         """Give back memory and credit; addresses go with the last view of the tensor. Idempotent."""
         if self._range is None:
@@ -174,8 +186,11 @@ def alloc_virtual_tensor(
     limit_bytes: int | None = None,
     ledger_path: str | None = None,
     budget_bytes: int | None = None,
+    exportable: bool = False,
 ) -> VirtualTensor:
     """Reserve addresses for a tensor of ``shape``, rounded up to whole pages; no memory yet.
+
+    With ``exportable``, mapped pages can be given to other processes: :meth:`VirtualTensor.export_page`.
 
     Raises Unavailable, LedgerRefused or Misuse as :func:`alloc_kvcache` does.
     """
@@ -186,7 +201,7 @@ def alloc_virtual_tensor(
         limit_bytes=limit_bytes,
         page_bytes=page_bytes,
     )
-    backend = open_backend(config, device)
+    backend = open_backend(config, device, exportable=exportable)
     element = tensors.resolve_dtype(dtype)
     page = config.page_bytes or backend.capabilities.default_page_bytes
     nbytes = -(-math.prod(shape) * element.itemsize // page) * page

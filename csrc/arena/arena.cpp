@@ -31,6 +31,17 @@ Arena::Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry)
       reservation_(vmm_, geometry_.reservation_bytes(), geometry_.common_segment_bytes()),
       pool_(vmm_) {}
 
+// What may still be mapped keeps its memory and its addresses: anything else would be a guess.
+Arena::~Arena() {
+  if (is_lost_) {
+    for (auto& entry : backed_) {
+      for (Mapping& segment : entry.second) segment.abandon();
+    }
+  }
+  backed_.clear();
+  if (pool_.held_bytes() != pool_.kept_bytes()) reservation_.abandon();
+}
+
 Arena::Staged Arena::stage(const PageRuns& runs) {
   require_usable();
   Staged staged;
@@ -49,7 +60,8 @@ Arena::Staged Arena::stage(const PageRuns& runs) {
     }
   } catch (...) {
     staged.clear();
-    pool_.trim(0);  // the caller takes its budget back next
+    pool_.trim(0);                                      // the caller takes its budget back next
+    if (pool_.abandoned_bytes() != 0) is_lost_ = true;  // something stayed mapped
     throw;
   }
   return staged;
@@ -77,6 +89,11 @@ void Arena::require_room_for(const Geometry& geometry) const {
   }
 }
 
+ExportedMemory Arena::export_segment(std::size_t page, std::size_t stripe) {
+  require_usable();
+  return vmm_->export_memory(segment_address(stripe, page), backed_.at(page)[stripe].handle());
+}
+
 void Arena::close() {
   if (!reservation_.owner().is_current()) return;  // a forked child: nothing here is its own
   PageRuns runs;
@@ -99,6 +116,9 @@ void Arena::unback_run(const PageRun& run) {
       const std::vector<Handle> handles = handles_of(run, stripe);
       vmm_->unmap(segment_address(stripe, run.first), geometry_.segment_bytes(stripe), handles.data(),
                   run.count);
+    } catch (const UndoFailed&) {
+      is_lost_ = true;
+      throw;
     } catch (...) {
       restore(run, stripe);
       throw;
@@ -139,7 +159,7 @@ std::vector<Handle> Arena::handles_of(const PageRun& run, std::size_t stripe) co
 void Arena::require_usable() const {
   if (is_lost_) {
     throw DriverError(
-        "an unmap and its undoing both failed earlier: rows that count as backed may be gone; "
+        "the driver refused both an operation and its undoing earlier: what is mapped is no longer known; "
         "restart this process");
   }
   reservation_.owner().require_current();

@@ -25,13 +25,17 @@ class Arena {
 
   // Throws Misuse if the geometry does not suit the backend's granularity, OutOfMemory without address space.
   Arena(std::shared_ptr<Vmm> vmm, const Geometry& geometry);
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
 
   Address base() const noexcept { return reservation_.base(); }
   std::size_t backed_pages() const noexcept { return backed_.size(); }
   std::size_t mapped_bytes() const noexcept { return backed_.size() * geometry_.page_set_bytes(); }
   bool is_backed(std::size_t page) const noexcept { return backed_.count(page) != 0; }
-  // Bytes of physical memory held: mapped, or kept for the next back().
-  std::size_t held_bytes() const noexcept { return mapped_bytes() + pool_.kept_bytes(); }
+  // Bytes of physical memory held: mapped, kept for the next back(), or leaked because the driver refused.
+  std::size_t held_bytes() const noexcept { return pool_.held_bytes(); }
+  std::size_t kept_bytes() const noexcept { return pool_.kept_bytes(); }
 
   // So that adopting `pages` more cannot fail.
   void make_room(std::size_t pages) { backed_.reserve(backed_.size() + pages); }
@@ -52,6 +56,8 @@ class Arena {
   void require_room_for(const Geometry& geometry) const;
   // Another geometry over the same addresses. Pre: no page is backed, require_room_for(geometry).
   void realign(const Geometry& geometry) { geometry_ = geometry; }
+  // The memory of one page in one stripe for another process. Pre: it is backed.
+  ExportedMemory export_segment(std::size_t page, std::size_t stripe);
   // Returns all memory and the addresses. Where the driver refuses it throws and can be called again; the
   // destructor does the same but leaks what is refused.
   void close();

@@ -134,11 +134,12 @@ void KvPool::free(const std::int64_t* ids, std::size_t count) {
 
 std::size_t KvPool::trim(std::size_t keep_rows) {
   Arena& arena = open_arena();
-  const std::size_t before_bytes = arena.held_bytes();
+  const std::size_t before_bytes = arena.kept_bytes();
   const PageRuns gone = unback(slots_.plan_unback(keep_rows));
   slots_.mark_unbacked(gone);
   settle_credit();
-  return before_bytes - arena.held_bytes();
+  // Not the change of held_bytes(): a growth may add to that meanwhile.
+  return before_bytes + count_pages(gone) * geometry_.page_set_bytes() - arena.kept_bytes();
 }
 
 // Memory before rows: if the driver refuses, all rows are still handed out.

@@ -1,5 +1,7 @@
 #include "arena/mapping.hpp"
 
+#include "vmm/error.hpp"
+
 namespace kvcached {
 
 Mapping::~Mapping() {
@@ -24,7 +26,13 @@ std::vector<Mapping> map_run(Vmm& vmm, Address first, std::vector<PhysicalPiece>
   for (const PhysicalPiece& piece : pieces) handles.push_back(piece.handle());
 
   const std::size_t piece_bytes = pieces.front().bytes();
-  vmm.map(first, piece_bytes, handles.data(), handles.size());
+  try {
+    vmm.map(first, piece_bytes, handles.data(), handles.size());
+  } catch (const UndoFailed&) {
+    for (PhysicalPiece& piece : pieces)
+      piece.abandon();  // some may still be mapped: nobody else may have them
+    throw;
+  }
   Address address = first;
   for (PhysicalPiece& piece : pieces) {
     mapped.emplace_back(&vmm, address, std::move(piece));

@@ -23,6 +23,11 @@ class Mapping {
   Handle handle() const noexcept { return piece_.handle(); }
   // Says that the owner has unmapped the address, as part of a longer run; the piece alone is still owned.
   void mark_unmapped() noexcept { vmm_ = nullptr; }
+  // Leaks both: for mappings of which it is not known whether they still exist.
+  void abandon() noexcept {
+    vmm_ = nullptr;
+    piece_.abandon();
+  }
 
  private:
   Vmm* vmm_;

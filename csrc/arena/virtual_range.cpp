@@ -51,13 +51,15 @@ void VirtualRange::map(std::size_t offset_bytes, std::size_t bytes) {
   if (run.count == 0) return;
   if (client_) {
     if (!client_->try_claim(static_cast<std::int64_t>(bytes))) {
-      throw OutOfMemory("mapping needs " + std::to_string(bytes) + " bytes, this range holds " +
-                        std::to_string(mapped_bytes()) + "; " + client_->explain());
+      throw OutOfMemory(explain_shortage(bytes));
     }
     credit_bytes_ += bytes;
   }
   try {
     arena.back({run});
+  } catch (const OutOfMemory& error) {
+    settle_credit();
+    throw OutOfMemory(explain_shortage(bytes) + "; the device refused: " + error.what());
   } catch (...) {
     settle_credit();
     throw;
@@ -74,6 +76,11 @@ void VirtualRange::unmap(std::size_t offset_bytes, std::size_t bytes) {
   settle_credit();
 }
 
+ExportedMemory VirtualRange::export_page(std::size_t offset_bytes) {
+  Arena& arena = open_arena();
+  return arena.export_segment(pages_of(offset_bytes, page_bytes(), /*mapped=*/true).first, 0);
+}
+
 void VirtualRange::close() {
   if (!arena_) return;
   is_closing_ = true;
@@ -88,6 +95,12 @@ void VirtualRange::settle_credit() {
   if (!client_ || credit_bytes_ <= arena_->held_bytes()) return;
   client_->release(static_cast<std::int64_t>(credit_bytes_ - arena_->held_bytes()));
   credit_bytes_ = arena_->held_bytes();
+}
+
+std::string VirtualRange::explain_shortage(std::size_t need_bytes) const {
+  return "mapping needs " + std::to_string(need_bytes) + " bytes, this range holds " +
+         std::to_string(mapped_bytes()) + " of " + std::to_string(bytes()) + "; " +
+         (client_ ? client_->explain() : "no ledger limits it");
 }
 
 PageRun VirtualRange::pages_of(std::size_t offset_bytes, std::size_t bytes, bool mapped) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 
 #include "arena/arena.hpp"
 #include "ledger/client.hpp"
@@ -29,12 +30,17 @@ class VirtualRange {
   // refuse.
   void map(std::size_t offset_bytes, std::size_t bytes);
   void unmap(std::size_t offset_bytes, std::size_t bytes);
+  // The memory of the page at `offset_bytes` for another process. Misuse where that is no mapped page,
+  // Unavailable where the backend was not made to export. On the host every page of a range lies in one file,
+  // at the page's own offset.
+  ExportedMemory export_page(std::size_t offset_bytes);
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
 
  private:
   Arena& open_arena() const;
   PageRun pages_of(std::size_t offset_bytes, std::size_t bytes, bool mapped) const;
+  std::string explain_shortage(std::size_t need_bytes) const;
   void settle_credit();
 
   Geometry geometry_;

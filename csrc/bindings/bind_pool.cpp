@@ -322,6 +322,21 @@ void bind_virtual_range(py::module_& module) {
       .def("unmap", &change<&VirtualRange::unmap>, py::arg("offset"), py::arg("nbytes"),
            "Returns the memory of whole pages; what they held is lost. Raises Misuse if one is not mapped.")
       .def(
+          "export_page",
+          [](LockedRange& self, std::int64_t offset) {
+            const std::size_t first = require_count("offset", offset);
+            return self.quickly([first](VirtualRange& r) {
+              ExportedMemory memory = r.export_page(first);
+              return py::make_tuple(memory.fd.release(), memory.offset_bytes);
+            });
+          },
+          py::arg("offset"),
+          "A new file descriptor, the caller's to close, and where in it the mapped page at `offset` begins. "
+          "On "
+          "the host one descriptor serves the whole range: every page lies at its own offset. Raises "
+          "Unavailable "
+          "if the backend was not made exportable.")
+      .def(
           "close", [](LockedRange& self) { self.slowly([](VirtualRange& r) { r.close(); }); },
           "Returns memory, credit and addresses. Idempotent.")
       .def("__repr__", [](LockedRange& self) {

@@ -5,6 +5,7 @@
 #include "vmm/cuda_driver.hpp"
 #include "vmm/cuda_vmm.hpp"
 #include "vmm/host_vmm.hpp"
+#include "vmm/memfd_vmm.hpp"
 
 namespace kvcached::bindings {
 namespace {
@@ -27,6 +28,11 @@ std::string repr(const Geometry& g) {
   return out.str();
 }
 
+Backend make_host(bool strict, bool exportable) {
+  if (exportable) return Backend{std::make_shared<MemfdVmm>(strict)};
+  return Backend{std::make_shared<HostVmm>(strict)};
+}
+
 void bind_backend(py::module_& module) {
   py::class_<Capabilities>(module, "Capabilities", "What a backend can do, as data.")
       .def_readonly("kind", &Capabilities::kind, "'host' or 'cuda'.")
@@ -41,19 +47,24 @@ void bind_backend(py::module_& module) {
 
   py::class_<Backend>(module, "Backend", "A kind of memory: host or one CUDA device.")
       .def_static(
-          "host", [](bool strict) { return Backend{std::make_shared<HostVmm>(strict)}; },
-          py::arg("strict") = false,
-          "Host memory. With `strict`, touching an unbacked row faults (slower: one mprotect per change).")
+          "host", &make_host, py::arg("strict") = false, py::arg("exportable") = false,
+          "Host memory. With `strict`, touching an unbacked row faults (slower: one mprotect per change). "
+          "With `exportable`, pages lie in a file without a name that other processes can map.")
       .def_static(
-          "cuda", [](int device) { return Backend{std::make_shared<CudaVmm>(device)}; }, py::arg("device"),
-          "Memory of one CUDA device. Raises Unavailable without a usable driver or device.")
+          "cuda",
+          [](int device, bool exportable) { return Backend{std::make_shared<CudaVmm>(device, exportable)}; },
+          py::arg("device"), py::arg("exportable") = false,
+          "Memory of one CUDA device. With `exportable`, pages can be given to other processes. Raises "
+          "Unavailable "
+          "without a usable driver or device, or where the device cannot export.")
       .def_property_readonly(
           "capabilities", [](const Backend& self) { return self.vmm->capabilities(); },
           "What this backend can do.")
       .def("__repr__", [](const Backend& self) {
         const Capabilities& c = self.vmm->capabilities();
-        return c.kind == "cuda" ? "Backend.cuda(device=" + std::to_string(c.device) + ")"
-                                : std::string("Backend.host(strict=") + python_bool(c.strict) + ")";
+        const std::string which = c.kind == "cuda" ? "cuda(device=" + std::to_string(c.device)
+                                                   : std::string("host(strict=") + python_bool(c.strict);
+        return "Backend." + which + ", exportable=" + python_bool(c.exportable) + ")";
       });
 }
 

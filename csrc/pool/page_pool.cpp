@@ -20,11 +20,18 @@ PhysicalPiece::~PhysicalPiece() {
   if (pool_ != nullptr) pool_->give(handle_, bytes_);
 }
 
+void PhysicalPiece::abandon() noexcept {
+  if (pool_ != nullptr) std::exchange(pool_, nullptr)->abandoned_bytes_ += bytes_;
+}
+
 std::vector<PhysicalPiece> PagePool::take(std::size_t bytes, std::size_t count) {
   std::vector<PhysicalPiece> pieces;
   pieces.reserve(count);
   take_kept(bytes, count, pieces);
-  while (pieces.size() < count) pieces.emplace_back(this, vmm_->create(bytes), bytes);
+  while (pieces.size() < count) {
+    pieces.emplace_back(this, vmm_->create(bytes), bytes);
+    held_bytes_ += bytes;
+  }
   return pieces;
 }
 
@@ -42,6 +49,7 @@ void PagePool::give(Handle handle, std::size_t bytes) noexcept {
   try {
     if (!vmm_->capabilities().recycles) {
       vmm_->release(handle, bytes);
+      held_bytes_ -= bytes;
       return;
     }
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -65,6 +73,7 @@ std::size_t PagePool::trim(std::size_t keep_bytes) noexcept {
       }
       handles.pop_back();
       kept_bytes_ -= bytes;
+      held_bytes_ -= bytes;
       released_bytes += bytes;
     }
   }

@@ -1,6 +1,7 @@
 // Physical memory by the piece: take, give, trim.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -27,7 +28,7 @@ class PhysicalPiece {
   Handle handle() const noexcept { return handle_; }
   std::size_t bytes() const noexcept { return bytes_; }
   // Leaks the allocation: for memory whose unmapping failed and which therefore must not be reused.
-  void abandon() noexcept { pool_ = nullptr; }
+  void abandon() noexcept;
 
  private:
   PagePool* pool_ = nullptr;
@@ -52,19 +53,25 @@ class PagePool {
   // refuses to release stays kept, and counted, for the next try.
   std::size_t trim(std::size_t keep_bytes) noexcept;
 
-  std::size_t kept_bytes() const noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return kept_bytes_;
-  }
+  std::size_t kept_bytes() const noexcept { return kept_bytes_; }
+  // Bytes of physical memory that the device counts against us: lent, kept, or leaked because a driver
+  // refused.
+  std::size_t held_bytes() const noexcept { return held_bytes_; }
+  // Bytes whose unmapping failed, so that they will never come back.
+  std::size_t abandoned_bytes() const noexcept { return abandoned_bytes_; }
 
  private:
+  friend class PhysicalPiece;
+
   // Moves up to `count` kept handles into `pieces`.
   void take_kept(std::size_t bytes, std::size_t count, std::vector<PhysicalPiece>& pieces);
 
   std::shared_ptr<Vmm> vmm_;
-  mutable std::mutex mutex_;  // guards what follows; a leaf, held while a handle is released
+  std::mutex mutex_;                                 // guards kept_; a leaf, held while a handle is released
   std::map<std::size_t, std::vector<Handle>> kept_;  // by piece size
-  std::size_t kept_bytes_ = 0;
+  std::atomic<std::size_t> kept_bytes_{0};
+  std::atomic<std::size_t> held_bytes_{0};  // created and not released
+  std::atomic<std::size_t> abandoned_bytes_{0};
   OwnerProcess owner_;
 };
 

@@ -2,12 +2,17 @@
 
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <fstream>
+
+#include "faulty_vmm.hpp"
 #include "vmm/cuda_driver.hpp"
 #include "vmm/cuda_vmm.hpp"
 #include "vmm/host_vmm.hpp"
 #include "vmm/limited_vmm.hpp"
+#include "vmm/memfd_vmm.hpp"
 #include "vmm/tracked_vmm.hpp"
 
 namespace backends {
@@ -35,9 +40,32 @@ class Pipe {
   int ends_[2];
 };
 
-std::shared_ptr<Vmm> make_cuda(int device) {
+std::shared_ptr<Vmm> make_cuda(int device, bool exportable = false) {
   standin();
-  return std::make_shared<CudaVmm>(device);
+  return std::make_shared<CudaVmm>(device, exportable);
+}
+
+std::vector<Kit> make_kits() {
+  std::vector<Kit> kits = {
+      {"host", [] { return std::make_shared<HostVmm>(false); }},
+      {"memfd", [] { return std::make_shared<MemfdVmm>(false); }},
+      {"cuda", [] { return make_cuda(0); }},
+      {"cuda_second_device", [] { return make_cuda(1); }},
+  };
+  const std::vector<Kit> adapted = {
+      {"host_strict", [] { return std::make_shared<HostVmm>(true); }},
+      {"memfd_strict", [] { return std::make_shared<MemfdVmm>(true); }},
+      {"cuda_exportable", [] { return make_cuda(0, true); }},
+  };
+  for (const Kit& kit : adapted) {
+    const auto make = kit.make;
+    kits.push_back(kit);
+    kits.push_back(
+        {"limited_" + kit.name, [make] { return std::make_shared<LimitedVmm>(make(), kRoomyBytes); }});
+    kits.push_back({"tracked_" + kit.name, [make] { return std::make_shared<TrackedVmm>(make()); }});
+    kits.push_back({"faulty_" + kit.name, [make] { return std::make_shared<FaultyVmm>(make()); }});
+  }
+  return kits;
 }
 
 template <typename Symbol>
@@ -53,27 +81,20 @@ Standin load_standin() {
   void* library = ::dlopen(KVCACHED_STANDIN_PATH, RTLD_NOW | RTLD_NOLOAD);
   if (library == nullptr) throw std::runtime_error("the stand-in is not loaded: " KVCACHED_STANDIN_PATH);
   return {find<decltype(&standin_fail)>(library, "standin_fail"),
+          find<decltype(&standin_break)>(library, "standin_break"),
+          find<decltype(&standin_mend)>(library, "standin_mend"),
           find<decltype(&standin_calls)>(library, "standin_calls"),
           find<decltype(&standin_state)>(library, "standin_state"),
           find<decltype(&standin_last_violation)>(library, "standin_last_violation"),
           find<decltype(&standin_set_total_bytes)>(library, "standin_set_total_bytes"),
-          find<decltype(&standin_forgive)>(library, "standin_forgive")};
+          find<decltype(&standin_forgive)>(library, "standin_forgive"),
+          find<decltype(&standin_reset)>(library, "standin_reset")};
 }
 
 }  // namespace
 
 const std::vector<Kit>& all() {
-  static const std::vector<Kit> kits = {
-      {"host", [] { return std::make_shared<HostVmm>(false); }},
-      {"host_strict", [] { return std::make_shared<HostVmm>(true); }},
-      {"cuda", [] { return make_cuda(0); }},
-      {"cuda_second_device", [] { return make_cuda(1); }},
-      {"limited_host",
-       [] { return std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), kRoomyBytes); }},
-      {"limited_cuda", [] { return std::make_shared<LimitedVmm>(make_cuda(0), kRoomyBytes); }},
-      {"tracked_host", [] { return std::make_shared<TrackedVmm>(std::make_shared<HostVmm>(true)); }},
-      {"tracked_cuda", [] { return std::make_shared<TrackedVmm>(make_cuda(0)); }},
-  };
+  static const std::vector<Kit> kits = make_kits();
   return kits;
 }
 
@@ -101,6 +122,13 @@ bool is_writable(Address address) {
   return pipe.take_from(&byte) && pipe.put_into(reinterpret_cast<void*>(address));
 }
 
+bool holds_in_child(const std::function<bool()>& condition) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(condition() ? 0 : 1);
+  int status = -1;
+  return child > 0 && ::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 std::size_t resident_bytes(Address first, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   std::vector<unsigned char> present(bytes / page);
@@ -109,6 +137,15 @@ std::size_t resident_bytes(Address first, std::size_t bytes) {
   std::size_t resident = 0;
   for (const unsigned char flag : present) resident += (flag & 1U) != 0 ? page : 0;
   return resident;
+}
+
+std::size_t resident_bytes() {
+  std::ifstream lines("/proc/self/smaps_rollup");  // counted page by page, unlike statm
+  for (std::string name; lines >> name;) {
+    std::size_t kib = 0;
+    if (name == "Rss:" && lines >> kib) return kib << 10;
+  }
+  throw std::runtime_error("/proc/self/smaps_rollup has no Rss");
 }
 
 }  // namespace backends

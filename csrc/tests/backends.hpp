@@ -22,11 +22,14 @@ const std::vector<Kit>& all();
 // The stand-in's controls; loading it makes it this process's CUDA driver.
 struct Standin {
   decltype(&standin_fail) fail;
+  decltype(&standin_break) break_down;
+  decltype(&standin_mend) mend;
   decltype(&standin_calls) calls;
   decltype(&standin_state) state_into;
   decltype(&standin_last_violation) last_violation;
   decltype(&standin_set_total_bytes) set_total_bytes;
   decltype(&standin_forgive) forgive;
+  decltype(&standin_reset) reset;
 
   StandinState state() const {
     StandinState now{};
@@ -42,6 +45,10 @@ const Standin& standin();
 bool is_readable(kvcached::Address address);
 bool is_writable(kvcached::Address address);
 std::size_t resident_bytes(kvcached::Address first, std::size_t bytes);
+std::size_t resident_bytes();  // of this process
+
+// Whether it holds in a forked child.
+bool holds_in_child(const std::function<bool()>& condition);
 
 struct EachRegistrar {
   EachRegistrar(const std::string& name, void (*body)(const Kit&)) {

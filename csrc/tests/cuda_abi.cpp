@@ -27,6 +27,9 @@ static_assert(kOutOfMemory == CUDA_ERROR_OUT_OF_MEMORY && kNotInitialized == CUD
 static_assert(kInvalidDevice == CUDA_ERROR_INVALID_DEVICE && kInvalidContext == CUDA_ERROR_INVALID_CONTEXT);
 static_assert(kNotFound == CUDA_ERROR_NOT_FOUND);
 static_assert(kAttributeVmmSupported == CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
+static_assert(kAttributePosixFdSupported == CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED);
+static_assert(kHandleTypeNone == CU_MEM_HANDLE_TYPE_NONE &&
+              kHandleTypePosixFd == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
 static_assert(kAllocationPinned == CU_MEM_ALLOCATION_TYPE_PINNED &&
               kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
 static_assert(kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
@@ -70,5 +73,6 @@ SAME_SHAPE(MemRelease, PFN_cuMemRelease_v10020);
 SAME_SHAPE(MemMap, PFN_cuMemMap_v10020);
 SAME_SHAPE(MemUnmap, PFN_cuMemUnmap_v10020);
 SAME_SHAPE(MemSetAccess, PFN_cuMemSetAccess_v10020);
+SAME_SHAPE(MemExportToShareableHandle, PFN_cuMemExportToShareableHandle_v10020);
 
 }  // namespace

@@ -48,6 +48,10 @@ class FaultyVmm : public kvcached::ForwardingVmm {
     stumble<kvcached::DriverError>("unmap");
     ForwardingVmm::unmap(first, piece_bytes, handles, count);
   }
+  kvcached::ExportedMemory export_memory(kvcached::Address first, kvcached::Handle handle) override {
+    stumble<kvcached::DriverError>("export_memory");
+    return ForwardingVmm::export_memory(first, handle);
+  }
 
  private:
   template <typename Error>

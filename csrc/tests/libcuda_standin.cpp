@@ -5,8 +5,10 @@
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <iterator>
@@ -30,6 +32,8 @@ struct Allocation {
   std::size_t bytes;
   int device;
   int fd;
+  int handle_types;  // as which it may be exported
+  bool is_imported;  // counted where it was created
   bool is_released;
   int mappings;
 };
@@ -43,13 +47,15 @@ struct Injection {
   std::string function;
   long countdown = 0;
   Result code = 0;
+  long more = 0;      // calls that fail after the first
+  long injected = 0;  // calls that failed on purpose
 };
 
 struct World {
   std::mutex mutex;
   bool is_initialised = false;
   std::size_t total_bytes = std::size_t{1} << 30;
-  std::size_t held_bytes = 0;
+  std::size_t held_bytes[kDevices] = {};
   long contexts = 0;
   long violations = 0;
   std::string last_violation;
@@ -69,6 +75,12 @@ World& world() {
 
 thread_local std::vector<Context> context_stack;
 
+constexpr std::uintptr_t kFirstContext = 0x100;  // of device 0
+
+std::size_t device_of(Context context) {
+  return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(context) - kFirstContext);
+}
+
 // Entered first by every call that can fail: counts, injects, and refuses before cuInit.
 class Call {
  public:
@@ -81,6 +93,8 @@ class Call {
         injection.countdown > 0 && (injection.function.empty() || injection.function == function);
     if (is_meant && --injection.countdown == 0) {
       verdict_ = injection.code;
+      ++injection.injected;
+      if (injection.more-- > 0) injection.countdown = 1;
     } else if (!w.is_initialised && std::strcmp(function, "cuInit") != 0) {
       verdict_ = violation("called before cuInit", kNotInitialized);
     }
@@ -138,7 +152,7 @@ void drop_if_unused(AllocationHandle handle) {
   const auto it = world().allocations.find(handle);
   if (!it->second.is_released || it->second.mappings > 0) return;
   ::close(it->second.fd);
-  world().held_bytes -= it->second.bytes;
+  if (!it->second.is_imported) world().held_bytes[it->second.device] -= it->second.bytes;
   world().allocations.erase(it);
 }
 
@@ -188,7 +202,7 @@ EXPORTED Result cuDeviceGet(Device* device, int index) {
 EXPORTED Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
   ENTER("cuDeviceGetAttribute");
   if (device < 0 || device >= kDevices) return kInvalidDevice;
-  *value = attribute == kAttributeVmmSupported ? 1 : 0;
+  *value = attribute == kAttributeVmmSupported || attribute == kAttributePosixFdSupported ? 1 : 0;
   return kSuccess;
 }
 
@@ -196,7 +210,7 @@ EXPORTED Result cuDevicePrimaryCtxRetain(Context* context, Device device) {
   ENTER("cuDevicePrimaryCtxRetain");
   if (device < 0 || device >= kDevices) return kInvalidDevice;
   ++world().contexts;
-  *context = reinterpret_cast<Context>(static_cast<std::uintptr_t>(0x100 + device));
+  *context = reinterpret_cast<Context>(kFirstContext + static_cast<std::uintptr_t>(device));
   return kSuccess;
 }
 
@@ -226,7 +240,7 @@ EXPORTED Result cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_byte
   ENTER("cuMemGetInfo");
   if (context_stack.empty()) return call.violation("no context is current", kInvalidContext);
   *total_bytes = world().total_bytes;
-  *free_bytes = world().total_bytes - world().held_bytes;
+  *free_bytes = world().total_bytes - world().held_bytes[device_of(context_stack.back())];
   return kSuccess;
 }
 
@@ -275,17 +289,46 @@ EXPORTED Result cuMemCreate(AllocationHandle* handle, std::size_t bytes, const A
   if (prop->type != kAllocationPinned || prop->location.type != kLocationDevice)
     return call.violation("prop");
   if (prop->location.id < 0 || prop->location.id >= kDevices) return call.violation("device", kInvalidDevice);
+  if (prop->requested_handle_types != kHandleTypeNone && prop->requested_handle_types != kHandleTypePosixFd)
+    return call.violation("handle types");
   World& w = world();
-  if (bytes > w.total_bytes - w.held_bytes) return kOutOfMemory;
+  std::size_t& held_bytes = w.held_bytes[prop->location.id];
+  if (held_bytes > w.total_bytes || bytes > w.total_bytes - held_bytes) return kOutOfMemory;
   const int fd = ::memfd_create("libcuda-standin", MFD_CLOEXEC);
   if (fd < 0) return kOutOfMemory;
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     ::close(fd);
     return kOutOfMemory;
   }
-  w.held_bytes += bytes;
+  held_bytes += bytes;
   *handle = w.next_handle++;
-  w.allocations[*handle] = {bytes, prop->location.id, fd, false, 0};
+  w.allocations[*handle] = {bytes, prop->location.id, fd, prop->requested_handle_types, false, false, 0};
+  return kSuccess;
+}
+
+EXPORTED Result cuMemExportToShareableHandle(void* shareable, AllocationHandle handle, int type,
+                                             unsigned long long flags) {
+  ENTER("cuMemExportToShareableHandle");
+  const auto found = world().allocations.find(handle);
+  if (found == world().allocations.end() || found->second.is_released)
+    return call.violation("unknown handle");
+  if (flags != 0 || type != kHandleTypePosixFd) return call.violation("type or flags");
+  if (found->second.handle_types != type) return call.violation("not created for this type");
+  const int fd = ::dup(found->second.fd);
+  if (fd < 0) return kOutOfMemory;
+  *static_cast<int*>(shareable) = fd;
+  return kSuccess;
+}
+
+EXPORTED Result cuMemImportFromShareableHandle(AllocationHandle* handle, void* shareable, int type) {
+  ENTER("cuMemImportFromShareableHandle");
+  if (type != kHandleTypePosixFd) return call.violation("type");
+  struct stat facts{};
+  const int fd = ::dup(static_cast<int>(reinterpret_cast<std::intptr_t>(shareable)));
+  if (fd < 0 || ::fstat(fd, &facts) != 0) return kInvalidValue;
+  World& w = world();
+  *handle = w.next_handle++;
+  w.allocations[*handle] = {static_cast<std::size_t>(facts.st_size), 0, fd, kHandleTypeNone, true, false, 0};
   return kSuccess;
 }
 
@@ -367,8 +410,15 @@ EXPORTED Result cuGetProcAddress_v2(const char* name, void** function, int, std:
 
 EXPORTED void standin_fail(const char* function, long nth, int code) {
   const std::lock_guard<std::mutex> guard(world().mutex);
-  world().injection = {function, nth, code};
+  world().injection = {function, nth, code, 0, world().injection.injected};
 }
+
+EXPORTED void standin_break(long nth, long count, int code) {
+  const std::lock_guard<std::mutex> guard(world().mutex);
+  world().injection = {"", nth, code, count - 1, world().injection.injected};
+}
+
+EXPORTED void standin_mend() { standin_fail("", 0, kSuccess); }
 
 EXPORTED long standin_calls(const char* function) {
   const std::lock_guard<std::mutex> guard(world().mutex);
@@ -378,9 +428,13 @@ EXPORTED long standin_calls(const char* function) {
 EXPORTED void standin_state(StandinState* state) {
   const std::lock_guard<std::mutex> guard(world().mutex);
   const World& w = world();
-  *state = {static_cast<long>(w.allocations.size()),  static_cast<long>(w.mappings.size()),
-            static_cast<long>(w.reservations.size()), w.contexts,
-            static_cast<long>(w.held_bytes),          w.violations};
+  *state = {static_cast<long>(w.allocations.size()),
+            static_cast<long>(w.mappings.size()),
+            static_cast<long>(w.reservations.size()),
+            w.contexts,
+            static_cast<long>(w.held_bytes[0] + w.held_bytes[1]),
+            w.violations,
+            w.injection.injected};
 }
 
 EXPORTED const char* standin_last_violation() { return world().last_violation.c_str(); }
@@ -393,4 +447,18 @@ EXPORTED void standin_set_total_bytes(long total_bytes) {
 EXPORTED void standin_forgive() {
   const std::lock_guard<std::mutex> guard(world().mutex);
   world().violations = 0;
+}
+
+EXPORTED void standin_reset() {
+  const std::lock_guard<std::mutex> guard(world().mutex);
+  World& w = world();
+  for (const auto& [at, record] : w.mappings) make_inaccessible(at, record.bytes);
+  for (const auto& [base, bytes] : w.reservations) ::munmap(pointer(base), bytes);
+  for (const auto& entry : w.allocations) ::close(entry.second.fd);
+  w.mappings.clear();
+  w.reservations.clear();
+  w.allocations.clear();
+  std::fill(std::begin(w.held_bytes), std::end(w.held_bytes), 0);
+  w.contexts = 0;
+  w.violations = 0;
 }

@@ -10,11 +10,15 @@ struct StandinState {
   long contexts;  // retained and not released
   long held_bytes;
   long violations;  // calls that broke a documented rule
+  long injected;    // calls that failed on purpose, so far
 };
 
 // The `nth` next call of `function` (1 = the very next) returns `code` and has no effect; "" means any
 // function.
 void standin_fail(const char* function, long nth, int code);
+// The same for `count` calls of any function in a row; a dead context is a very large count.
+void standin_break(long nth, long count, int code);
+void standin_mend();
 // Calls so far; "" counts all that can fail.
 long standin_calls(const char* function);
 void standin_state(StandinState* state);
@@ -22,6 +26,8 @@ void standin_state(StandinState* state);
 const char* standin_last_violation();
 // Forgets the violations counted so far: for tests that break rules on purpose.
 void standin_forgive();
-// Device memory, shared by both devices; default 1 GiB.
+// Takes everything back, as the end of a process does.
+void standin_reset();
+// Memory of each device; default 1 GiB.
 void standin_set_total_bytes(long total_bytes);
 }

@@ -1,5 +1,12 @@
 // The backend contract, once for all backends and adaptors; then what is particular to each.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <vector>
 
@@ -8,6 +15,7 @@
 #include "vmm/error.hpp"
 #include "vmm/host_vmm.hpp"
 #include "vmm/limited_vmm.hpp"
+#include "vmm/memfd_vmm.hpp"
 #include "vmm/tracked_vmm.hpp"
 
 namespace {
@@ -135,10 +143,60 @@ TEST_EACH_BACKEND(vmm_ranges_do_not_share_addresses_or_memory) {
   two.release(second);
 }
 
-TEST_EACH_BACKEND(vmm_an_impossible_reservation_is_out_of_memory_not_a_crash) {
+// The peer mapped 32 GiB that the kernel would not promise, did not look at the answer, and went on.
+TEST_EACH_BACKEND(vmm_peer_fault_12_addresses_are_no_promise_and_a_refusal_is_an_error) {
   const auto vmm = kit.make();
-  const std::size_t bytes = std::size_t{1} << 60;
-  CHECK_THROWS(OutOfMemory, "", vmm->reserve(bytes, vmm->capabilities().default_page_bytes));
+  const std::size_t page = vmm->capabilities().default_page_bytes;
+#ifndef __SANITIZE_THREAD__
+  const std::size_t terabyte = std::size_t{1} << 40;  // more than any machine that runs this has
+  const Address base = vmm->reserve(terabyte, page);
+  const Handle handle = vmm->create(page);
+  vmm->map(base + terabyte - page, page, &handle, 1);
+  vmm->set_access(base + terabyte - page, page);
+  CHECK(is_writable(base + terabyte - 1));
+  vmm->unmap(base + terabyte - page, page, &handle, 1);
+  vmm->release(handle, page);
+  vmm->free_reservation(base, terabyte);
+#endif
+  CHECK_THROWS(OutOfMemory, "(", vmm->reserve(std::size_t{1} << 60, page));
+}
+
+// The peer keeps one shared segment for all pools: making a second, smaller one shrinks the first.
+TEST_EACH_BACKEND(vmm_peer_fault_02_a_second_range_leaves_the_first_as_it_is) {
+  const auto vmm = kit.make();
+  Range large(vmm);
+  const auto handles = large.create(Range::kPieces);
+  large.map(0, handles);
+  std::memset(large.data(0), 7, Range::kPieces * large.piece_bytes());
+  const Address small = vmm->reserve(large.piece_bytes(), large.piece_bytes());
+  vmm->free_reservation(small, large.piece_bytes());
+  CHECK_EQ(static_cast<int>(large.data(Range::kPieces)[-1]), 7);
+  large.unmap(0, handles);
+  large.release(handles);
+}
+
+TEST_EACH_BACKEND(vmm_exported_memory_is_the_same_memory_in_another_process) {
+  Range range(kit);
+  Vmm& vmm = range.vmm();
+  const auto handles = range.create(2);
+  range.map(1, handles);
+  if (vmm.capabilities().exportable) {
+    const ExportedMemory shared = vmm.export_memory(range.at(2), handles[1]);
+    CHECK_EQ(::fcntl(shared.fd.get(), F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    range.data(2)[7] = 42;
+    CHECK(backends::holds_in_child([&] {
+      void* seen = ::mmap(nullptr, range.piece_bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, shared.fd.get(),
+                          static_cast<off_t>(shared.offset_bytes));
+      if (seen == MAP_FAILED || static_cast<char*>(seen)[7] != 42) return false;
+      static_cast<char*>(seen)[7] = 43;
+      return true;
+    }));
+    CHECK_EQ(static_cast<int>(range.data(2)[7]), 43);
+  } else {
+    CHECK_THROWS(Unavailable, "ask for exportable memory", vmm.export_memory(range.at(2), handles[1]));
+  }
+  range.unmap(1, handles);
+  range.release(handles);
 }
 
 TEST(vmm_host_populates_only_what_is_mapped) {
@@ -161,6 +219,115 @@ TEST(vmm_host_huge_ranges_are_aligned_to_huge_pages) {
   vmm.map(base + huge, huge, &token, 1);
   CHECK_EQ(backends::resident_bytes(base, 4 * huge), huge);
   vmm.free_reservation(base, 4 * huge);
+}
+
+TEST(vmm_host_locked_pages_are_given_back_too) {
+  for (const std::shared_ptr<Vmm>& vmm : std::vector<std::shared_ptr<Vmm>>{
+           std::make_shared<HostVmm>(false), std::make_shared<MemfdVmm>(false)}) {
+    Range range(vmm);
+    const auto tokens = range.create(2);
+    range.map(0, tokens);
+    if (::mlock(range.data(0), range.piece_bytes()) != 0) throw testing::Skipped("mlock is not allowed here");
+    range.unmap(0, tokens);
+    CHECK_EQ(backends::resident_bytes(range.at(0), 2 * range.piece_bytes()), 0U);
+  }
+}
+
+// Every second granule accessible makes each of them a memory area of its own, up to the kernel's limit.
+template <typename Backend>
+void run_into_the_limit_on_areas() {
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  throw testing::Skipped("sanitizers need memory areas of their own");
+#endif
+  std::size_t limit = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> limit;
+  if (limit == 0 || limit > 100'000) throw testing::Skipped("the limit on memory areas is unknown or high");
+  const auto vmm = std::make_shared<Backend>(/*strict=*/true);
+  const std::size_t granule = vmm->capabilities().granularity_bytes;
+  const std::size_t bytes = (limit + 2) * granule;
+  const Address base = vmm->reserve(bytes, granule);
+  const Handle token = vmm->create(granule);
+  Address next = base;
+  CHECK_THROWS(
+      OutOfMemory, "vm.max_map_count", for (; next < base + bytes; next += 2 * granule) {
+        vmm->map(next, granule, &token, 1);
+        *reinterpret_cast<char*>(next) = 5;
+      });
+  CHECK(next > base + limit / 2 * granule);
+  CHECK(!is_readable(next));
+  CHECK_EQ(static_cast<int>(*reinterpret_cast<char*>(base)), 5);
+  for (Address at = base; at < next; at += 2 * granule) vmm->unmap(at, granule, &token, 1);
+  CHECK_EQ(backends::resident_bytes(base, bytes), 0U);
+  CHECK(!is_readable(base));
+  vmm->map(base, granule, &token, 1);  // the areas have merged again: there is room
+  vmm->map(next, granule, &token, 1);
+  vmm->free_reservation(base, bytes);
+}
+
+TEST(vmm_host_the_limit_on_areas_is_an_error_and_memory_still_goes) {
+  run_into_the_limit_on_areas<HostVmm>();
+}
+
+TEST(vmm_memfd_the_limit_on_areas_is_an_error_and_memory_still_goes) {
+  run_into_the_limit_on_areas<MemfdVmm>();
+}
+
+TEST(vmm_memfd_pages_lie_in_the_file_where_they_lie_in_the_range) {
+  Range range(std::make_shared<MemfdVmm>(true));
+  const auto tokens = range.create(3);
+  range.map(4, tokens);
+  CHECK_EQ(range.vmm().export_memory(range.at(6), tokens[2]).offset_bytes, 6 * range.piece_bytes());
+  range.unmap(4, tokens);
+}
+
+TEST(vmm_memfd_unmapping_returns_the_memory_of_importers_too) {
+  Range range(std::make_shared<MemfdVmm>(false));
+  const auto tokens = range.create(2);
+  range.map(0, tokens);
+  const ExportedMemory shared = range.vmm().export_memory(range.at(0), tokens[0]);
+  void* seen = ::mmap(nullptr, range.piece_bytes(), PROT_READ, MAP_SHARED, shared.fd.get(), 0);
+  REQUIRE(seen != MAP_FAILED);
+  range.data(0)[0] = 1;
+  CHECK_EQ(static_cast<int>(*static_cast<char*>(seen)), 1);
+  range.unmap(0, tokens);
+  CHECK_EQ(backends::resident_bytes(reinterpret_cast<Address>(seen), range.piece_bytes()), 0U);
+  ::munmap(seen, range.piece_bytes());
+}
+
+TEST(vmm_memfd_an_importer_can_neither_cut_nor_stretch_the_file) {
+  Range range(std::make_shared<MemfdVmm>(false));
+  const auto tokens = range.create(1);
+  range.map(0, tokens);
+  const ExportedMemory shared = range.vmm().export_memory(range.at(0), tokens[0]);
+  CHECK(::ftruncate(shared.fd.get(), 0) != 0);
+  CHECK(::ftruncate(shared.fd.get(), 1 << 30) != 0);
+  range.unmap(0, tokens);
+}
+
+TEST(vmm_memfd_a_forked_child_does_not_keep_its_parents_memory) {
+  const Range range(std::make_shared<MemfdVmm>(false));
+  const auto files_of_ours = [] {
+    long count = 0;
+    for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+      std::error_code gone;
+      const std::string target = std::filesystem::read_symlink(entry, gone).string();
+      count += target.find("memfd:kvcached") != std::string::npos ? 1 : 0;
+    }
+    return count;
+  };
+  CHECK_EQ(files_of_ours(), 1);
+  CHECK(backends::holds_in_child([&] { return files_of_ours() == 0; }));
+}
+
+TEST(vmm_memfd_a_limit_on_file_sizes_is_an_error_and_not_a_signal) {
+  CHECK(backends::holds_in_child([] {
+    const rlimit small{1 << 20, 1 << 20};
+    if (::setrlimit(RLIMIT_FSIZE, &small) != 0) return false;
+    MemfdVmm vmm(false);
+    CHECK_THROWS(Unavailable, "1048576 bytes: raise ulimit -f", vmm.reserve(2 << 20, 4096));
+    vmm.free_reservation(vmm.reserve(1 << 20, 4096), 1 << 20);
+    return testing::failures_in_test() == 0;
+  }));
 }
 
 TEST(vmm_limited_refuses_beyond_its_limit_and_recovers) {
@@ -213,9 +380,29 @@ TEST(vmm_cuda_memory_is_shared_by_all_ranges) {
   {
     Range range(std::make_shared<CudaVmm>(0));
     const auto handles = range.create(2);
-    CHECK_THROWS(OutOfMemory, "0 of 4194304 bytes free", range.create(1));
+    CHECK_THROWS(OutOfMemory, "held here 4194304, by others 0, free 0 of 4194304 bytes", range.create(1));
     range.release(handles);
     range.release(range.create(2));
+  }
+  standin().set_total_bytes(1 << 30);
+  standin().check_clean();
+}
+
+TEST(vmm_cuda_devices_of_one_process_have_memory_of_their_own) {
+  standin().set_total_bytes(4 << 20);
+  {
+    Range first(std::make_shared<CudaVmm>(0));
+    Range second(std::make_shared<CudaVmm>(1));
+    const auto on_first = first.create(2);
+    CHECK_THROWS(OutOfMemory, "device 0", first.create(1));
+    const auto on_second = second.create(2);
+    CHECK_THROWS(OutOfMemory, "device 1", second.create(1));
+    first.map(0, on_first);
+    second.map(0, on_second);
+    first.unmap(0, on_first);
+    second.unmap(0, on_second);
+    first.release(on_first);
+    second.release(on_second);
   }
   standin().set_total_bytes(1 << 30);
   standin().check_clean();

@@ -49,5 +49,3 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace testing
-
-int main(int argc, char** argv) { return testing::run(argc, argv); }

@@ -47,10 +47,13 @@ constexpr Result kInvalidDevice = 101;
 constexpr Result kInvalidContext = 201;
 constexpr Result kNotFound = 500;
 constexpr int kAttributeVmmSupported = 102;
+constexpr int kAttributePosixFdSupported = 103;
 constexpr int kAllocationPinned = 1;
 constexpr int kLocationDevice = 1;
 constexpr int kAccessReadWrite = 3;
 constexpr int kGranularityMinimum = 0;
+constexpr int kHandleTypeNone = 0;
+constexpr int kHandleTypePosixFd = 1;
 
 // X(member, name, version that introduced it, signature); dlsym falls back to `symbol`.
 #define KVCACHED_CUDA_FUNCTIONS(X)                                                                        \
@@ -77,7 +80,9 @@ constexpr int kGranularityMinimum = 0;
     (DevicePtr, std::size_t, std::size_t, AllocationHandle, unsigned long long))                          \
   X(MemUnmap, "cuMemUnmap", "cuMemUnmap", 10020, (DevicePtr, std::size_t))                                \
   X(MemSetAccess, "cuMemSetAccess", "cuMemSetAccess", 10020,                                              \
-    (DevicePtr, std::size_t, const AccessDesc*, std::size_t))
+    (DevicePtr, std::size_t, const AccessDesc*, std::size_t))                                             \
+  X(MemExportToShareableHandle, "cuMemExportToShareableHandle", "cuMemExportToShareableHandle", 10020,    \
+    (void*, AllocationHandle, int, unsigned long long))
 
 struct Driver {
 #define KVCACHED_CUDA_MEMBER(member, name, symbol, version, signature) Result(*member) signature = nullptr;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "vmm/cuda_driver.hpp"
 #include "vmm/process.hpp"
 #include "vmm/vmm.hpp"
@@ -37,8 +39,9 @@ class CudaContext {
 // create to release. Device facts are asked, never assumed.
 class CudaVmm : public Vmm {
  public:
-  // Throws Unavailable without a usable driver or device.
-  explicit CudaVmm(int device);
+  // exportable: physical memory is made so that other processes can map it. Throws Unavailable without a
+  // usable driver or device, or where the device cannot export.
+  explicit CudaVmm(int device, bool exportable = false);
 
   const Capabilities& capabilities() const noexcept override { return capabilities_; }
   Address reserve(std::size_t bytes, std::size_t page_bytes) override;
@@ -48,9 +51,11 @@ class CudaVmm : public Vmm {
   void map(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
   void set_access(Address first, std::size_t bytes) override;
   void unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
+  ExportedMemory export_memory(Address first, Handle handle) override;
 
  private:
   cuda::AllocationProp allocation_prop() const noexcept;
+  cuda::Result try_set_access(Address first, std::size_t bytes) const;
   void check(cuda::Result code, const std::string& call) const;
   std::string memory_left() const;
 
@@ -59,6 +64,7 @@ class CudaVmm : public Vmm {
   cuda::Device device_;
   CudaContext context_;
   Capabilities capabilities_;
+  std::atomic<std::size_t> held_bytes_{0};  // created and not released
 };
 
 }  // namespace kvcached

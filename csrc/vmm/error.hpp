@@ -30,6 +30,12 @@ class DriverError : public Error {
   using Error::Error;
 };
 
+// An operation failed half-way and so did its undoing: what it was about is neither as before nor as wanted.
+class UndoFailed : public DriverError {
+ public:
+  using DriverError::DriverError;
+};
+
 // The caller broke a precondition; the operation had no effect.
 class Misuse : public Error {
  public:

@@ -26,6 +26,9 @@ class ForwardingVmm : public Vmm {
   void unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override {
     inner_->unmap(first, piece_bytes, handles, count);
   }
+  ExportedMemory export_memory(Address first, Handle handle) override {
+    return inner_->export_memory(first, handle);
+  }
 
  private:
   std::shared_ptr<Vmm> inner_;

@@ -21,12 +21,19 @@ class HostVmm : public Vmm {
   void map(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
   void set_access(Address first, std::size_t bytes) override;
   void unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
+  ExportedMemory export_memory(Address first, Handle handle) override;
+
+ protected:
+  HostVmm(bool strict, bool exportable, int discard_advice);
+  // Puts under fresh anonymous addresses what unmap() will discard; called before anything is touched.
+  virtual void lay(Address base, std::size_t bytes);
 
  private:
   void populate(Address first, std::size_t bytes);
-  void forget(Address first, std::size_t bytes) noexcept;
+  void discard(Address first, std::size_t bytes);
 
   Capabilities capabilities_;
+  int discard_advice_;
 };
 
 }  // namespace kvcached

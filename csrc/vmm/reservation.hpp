@@ -36,6 +36,9 @@ class Reservation {
     vmm_.reset();
   }
 
+  // Leaks the addresses: for ranges in which something may still be mapped.
+  void abandon() noexcept { vmm_.reset(); }
+
   Address base() const noexcept { return base_; }
   std::size_t bytes() const noexcept { return bytes_; }
   const OwnerProcess& owner() const noexcept { return owner_; }

@@ -98,6 +98,14 @@ void TrackedVmm::unmap(Address first, std::size_t piece_bytes, const Handle* han
   for (std::size_t i = 0; i < count; ++i) mappings_.erase(first + i * piece_bytes);
 }
 
+ExportedMemory TrackedVmm::export_memory(Address first, Handle handle) {
+  const auto found = mappings_.find(first);
+  if (found == mappings_.end() || found->second.handle != handle) {
+    reject("export_memory", "the piece is not mapped there");
+  }
+  return ForwardingVmm::export_memory(first, handle);
+}
+
 void TrackedVmm::require_granular(const char* verb, std::size_t value) const {
   if (value == 0 || value % capabilities().granularity_bytes != 0) {
     reject(verb, "address or size is not a positive multiple of the granularity");

@@ -31,6 +31,7 @@ class TrackedVmm : public ForwardingVmm {
   void map(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
   void set_access(Address first, std::size_t bytes) override;
   void unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override;
+  ExportedMemory export_memory(Address first, Handle handle) override;
 
  private:
   struct Mapped {

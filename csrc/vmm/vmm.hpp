@@ -1,15 +1,17 @@
-// The backend contract: six verbs over virtual addresses and physical memory, and what differs as data.
+// The backend contract: verbs over virtual addresses and physical memory, and what differs as data.
 //
 //   reserve -> [create -> map -> set_access -> unmap -> release]* -> free_reservation
 //
-// Every address and size is a multiple of capabilities().granularity_bytes. A call that throws has no
-// effect. Implementations keep no lock: one caller at a time per reservation, create and release from any
-// thread.
+// Every address and size is a multiple of capabilities().granularity_bytes. A call that throws has no effect,
+// unless it throws UndoFailed. Implementations keep no lock: one caller at a time per reservation, create and
+// release from any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
+
+#include "vmm/file_descriptor.hpp"
 
 namespace kvcached {
 
@@ -24,6 +26,12 @@ struct Capabilities {
   bool strict = false;      // touching an unbacked address faults
   bool exportable = false;  // physical memory can be handed to another process as a file descriptor
   bool recycles = false;    // a released handle is worth keeping: making one is slow, or it holds memory
+};
+
+// Physical memory that another process can map: from `offset_bytes` of the descriptor on.
+struct ExportedMemory {
+  FileDescriptor fd;
+  std::size_t offset_bytes = 0;
 };
 
 class Vmm {
@@ -57,6 +65,10 @@ class Vmm {
   // Post: contents are lost; a strict backend faults on the next touch. All of them or none: a backend that
   // fails half-way maps the first pieces again.
   virtual void unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) = 0;
+
+  // Pre: `handle` is mapped at `first`. Throws Unavailable where capabilities().exportable is false. Whoever
+  // holds the descriptor of a driver's memory keeps that memory alive, whatever is unmapped or released here.
+  virtual ExportedMemory export_memory(Address first, Handle handle) = 0;
 };
 
 }  // namespace kvcached

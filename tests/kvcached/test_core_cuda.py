@@ -58,9 +58,9 @@ pool.free(ids)
 assert pool.trim() == pool.stats().unmaps * geometry.page_set_bytes
 pool.close()
 del backend, pool
-state = (ctypes.c_long * 6)()
+state = (ctypes.c_long * 7)()
 ctypes.CDLL(sys.argv[1]).standin_state(state)
-assert list(state) == [0] * 6, list(state)
+assert list(state) == [0] * 7, list(state)
 """,
         str(standin),
     )

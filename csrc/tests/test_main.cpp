@@ -1,0 +1,3 @@
+#include "testing.hpp"
+
+int main(int argc, char** argv) { return testing::run(argc, argv); }

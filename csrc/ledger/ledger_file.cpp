@@ -8,13 +8,16 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 
+#include "ledger/clock.hpp"
 #include "ledger/fork_registry.hpp"
+#include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
 
 namespace kvcached {
@@ -181,9 +184,7 @@ void LedgerFile::initialise(std::int64_t budget_bytes) {
   LedgerHeader& header = segment_->header;
   header.magic.store(0);
   for (std::size_t slot = 0; slot < kLedgerSlots; ++slot) {
-    segment_->hot[slot].want_bytes.store(0);
-    segment_->hot[slot].used_bytes.store(0);
-    segment_->hot[slot].floor_bytes.store(0);
+    clear_account(segment_->hot[slot]);
     segment_->hot[slot].limit_bytes.store(kUnlimited);
     segment_->info[slot].pid.store(0);
   }
@@ -193,6 +194,13 @@ void LedgerFile::initialise(std::int64_t budget_bytes) {
   header.budget_bytes.store(budget_bytes);
   header.magic.store(kLedgerMagic);
   bump();
+}
+
+bool LedgerFile::is_at_its_path() const noexcept {
+  struct stat ours{}, there{};
+  if (::fstat(fd_, &ours) != 0) return true;
+  if (::stat(path_.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
 LedgerSegment& LedgerFile::segment() const {
@@ -236,12 +244,9 @@ bool LedgerFile::reap(std::size_t self) const {
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
-    const bool in_use =
-        shared.info[slot].pid.load() != 0 || hot.used_bytes.load() != 0 || hot.floor_bytes.load() != 0;
+    const bool in_use = shared.info[slot].pid.load() != 0 || committed_bytes(hot) != 0;
     if (slot == self || !in_use || !try_lock_slot(slot)) continue;
-    hot.want_bytes.store(0);
-    hot.used_bytes.store(0);
-    hot.floor_bytes.store(0);
+    clear_account(hot);
     shared.info[slot].pid.store(0);
     unlock_slot(slot);
     found = true;
@@ -251,21 +256,37 @@ bool LedgerFile::reap(std::size_t self) const {
 }
 
 void LedgerFile::bump() const {
-  LedgerHeader& header = segment().header;
-  header.generation.fetch_add(1);
-  if (header.has_waiters.load() != 0 && header.has_waiters.exchange(0) != 0) {
-    futex(header.generation, FUTEX_WAKE, INT_MAX, nullptr);
+  LedgerBell& bell = segment().bell;
+  bell.generation.fetch_add(1);
+  if (bell.has_waiters.load() != 0 && bell.has_waiters.exchange(0) != 0) {
+    futex(bell.generation, FUTEX_WAKE, INT_MAX, nullptr);
   }
 }
 
+void LedgerFile::ring_for_lapses() const {
+  LedgerSegment& shared = segment();
+  const std::int64_t now_ns = coarse_now_ns();
+  std::int64_t rung_ns = shared.bell.lapses_rung_ns.load();
+  std::int64_t latest_ns = 0;
+  for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
+    const LedgerHotLine& line = shared.hot[slot];
+    if (line.want_bytes.load() == 0) continue;
+    const std::int64_t since_ns = std::clamp<std::int64_t>(line.want_since_ns.load(), 0, now_ns);
+    for (const std::int64_t end_ns : {line.want_until_ns.load(), since_ns + kPatienceNs + kTurnNs}) {
+      if (end_ns <= now_ns && (end_ns > rung_ns || rung_ns > now_ns)) latest_ns = std::max(latest_ns, end_ns);
+    }
+  }
+  if (latest_ns > 0 && shared.bell.lapses_rung_ns.compare_exchange_strong(rung_ns, latest_ns)) bump();
+}
+
 void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
-  LedgerHeader& header = segment().header;
+  LedgerBell& bell = segment().bell;
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(timeout_s);
   timeout.tv_nsec = static_cast<long>((timeout_s - std::floor(timeout_s)) * 1e9);
   // The flag before the futex call's own comparison: a waker either sees the flag or changed the word before.
-  header.has_waiters.store(1);
-  futex(header.generation, FUTEX_WAIT, generation, &timeout);
+  bell.has_waiters.store(1);
+  futex(bell.generation, FUTEX_WAIT, generation, &timeout);
 }
 
 LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {

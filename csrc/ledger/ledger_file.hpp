@@ -29,6 +29,9 @@ class LedgerFile {
   // Throws Misuse when closed, or in a child that inherited this object over fork.
   LedgerSegment& segment() const;
   std::int64_t budget_bytes() const { return clamp_bytes(segment().header.budget_bytes.load()); }
+  // False once the file was deleted or another put in its place: our clients and those of the new one share
+  // no budget any more.
+  bool is_at_its_path() const noexcept;
   void close() noexcept;
 
   bool try_lock_slot(std::size_t slot) const noexcept;
@@ -38,6 +41,8 @@ class LedgerFile {
   bool reap(std::size_t self = kLedgerSlots) const;
   // Counts a change that may let a waiter through, and wakes all waiters.
   void bump() const;
+  // Bumps once for every want that has lapsed and every turn that has ended, whoever notices first.
+  void ring_for_lapses() const;
   // Sleeps while the generation is `generation`, at most `timeout_s`; wakes early for no reason at times.
   void sleep(std::uint32_t generation, double timeout_s) const;
 

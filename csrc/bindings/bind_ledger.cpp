@@ -211,6 +211,11 @@ void bind_ledger(py::module_& module) {
            "the "
            "bytes it is asked to come down to.",
            py::call_guard<py::gil_scoped_release>())
+      .def_static(
+          "remove_unused", &LedgerFile::remove_unused, py::arg("path"),
+          "Removes a ledger file, whatever is in it, if no living process has it open; whether it did. "
+          "Raises Misuse if it is not privately ours.",
+          py::call_guard<py::gil_scoped_release>())
       .def("is_at_its_path", &Ledger::is_at_its_path,
            "False once the file was deleted or another put in its place.")
       .def("snapshot", &Ledger::snapshot, "Frees what dead clients held, then reads all lines.")

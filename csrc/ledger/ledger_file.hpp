@@ -24,6 +24,10 @@ class LedgerFile {
   LedgerFile& operator=(const LedgerFile&) = delete;
   ~LedgerFile();
 
+  // Removes the file if no living process has it open; whether it did. Its contents may be anything. Throws
+  // Misuse for a file or folder that is not privately ours.
+  static bool remove_unused(const std::string& path);
+
   const std::string& path() const noexcept { return path_; }
   bool is_open() const noexcept { return segment_ != nullptr; }
   // Throws Misuse when closed, or in a child that inherited this object over fork.
@@ -61,7 +65,10 @@ class LedgerFile {
  private:
   friend class ForkRegistry;
 
+  explicit LedgerFile(const std::string& path);  // nothing opened yet
   void open_and_map(std::optional<std::int64_t> budget_bytes);
+  void open_file(bool create);
+  void map(bool create);
   void initialise(std::int64_t budget_bytes);
   void adopt(std::optional<std::int64_t> budget_bytes);
   void orphan() noexcept;  // in a forked child: forget, without touching the mapping

@@ -374,6 +374,25 @@ TEST(ledger_files_that_are_not_privately_ours_are_refused) {
   CHECK_EQ(Ledger(folder.folder() + "/new/device.ledger", 100).budget_bytes(), 100);
 }
 
+TEST(ledger_files_are_removed_only_when_nobody_has_them_open) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  {
+    const Ledger ledger(path, 100);  // looks only, and holds no place
+    CHECK(!LedgerFile::remove_unused(path));
+    const auto a = ledger.register_client(spec("a"));
+    CHECK(!LedgerFile::remove_unused(path));
+    CHECK(ledger.is_at_its_path());
+  }
+  CHECK(LedgerFile::remove_unused(path));
+  CHECK_THROWS(Misuse, "does not exist", LedgerFile::remove_unused(path));
+  write_file(path, "of another version");
+  CHECK(LedgerFile::remove_unused(path));
+  write_file(path, "open to others");
+  ::chmod(path.c_str(), 0644);
+  CHECK_THROWS(Misuse, "the file is open to other users", LedgerFile::remove_unused(path));
+}
+
 TEST(ledger_files_with_other_contents_are_refused) {
   const LedgerFolder folder;
   const std::string path = folder.path();

@@ -1,4 +1,4 @@
-"""C++ programs that stand beside the tests: built as `make test-cpp` builds them, and run for their figures."""
+"""Programs of the C++ tests that benches drive, built with the optimisation that users get."""
 
 import json
 import os
@@ -7,34 +7,35 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build" / "tests"
+from bench.common.report import ROOT
+
+_FOLDER = ROOT / "build" / "bench"
+_BUILD_LIMIT_S = 600
 
 
-def run_program(name: str, timeout_s: float) -> dict[str, float]:
-    """Build the CMake target `name`, run it, and read the JSON object that it prints last."""
-    cmake = _tool("cmake")
-    if not (BUILD / "build.ninja").exists():
-        options = ("CMAKE_BUILD_TYPE=RelWithDebInfo", "KVCACHED_BUILD_TESTS=ON", "KVCACHED_BUILD_MODULE=OFF")
-        flags = [f"-D{option}" for option in (f"CMAKE_MAKE_PROGRAM={_tool('ninja')}", *options)]
-        _run([cmake, "-S", str(ROOT), "-B", str(BUILD), "-G", "Ninja", *flags], 120)
-    _run([cmake, "--build", str(BUILD), "--parallel", "2", "--target", name], 900)
-    output = _run([str(BUILD / "csrc" / "tests" / name)], timeout_s)
-    figures: dict[str, float] = json.loads(output.splitlines()[-1])
+def build(target: str) -> Path:
+    """Build one program of `csrc/tests`; its path. RuntimeError with the tool's words if that fails."""
+    path = os.pathsep.join((str(Path(sys.prefix, "bin")), os.environ.get("PATH", os.defpath)))
+    cmake, ninja = shutil.which("cmake", path=path), shutil.which("ninja", path=path)
+    if cmake is None or ninja is None:
+        raise RuntimeError("cmake and ninja are needed: run `make env`, then this environment's python")
+    configure = [cmake, "-S", str(ROOT), "-B", str(_FOLDER), "-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={ninja}"]
+    options = {"CMAKE_BUILD_TYPE": "Release", "KVCACHED_BUILD_TESTS": "ON", "KVCACHED_BUILD_MODULE": "OFF"}
+    _run([*configure, *(f"-D{name}={value}" for name, value in options.items())])
+    _run([cmake, "--build", str(_FOLDER), "--parallel", "2", "--target", target])
+    return _FOLDER / "csrc" / "tests" / target
+
+
+def run_program(target: str, timeout_s: float) -> dict[str, float]:
+    """Build a program, run it, and read the JSON object that it prints last."""
+    figures: dict[str, float] = json.loads(_run([str(build(target))], timeout_s).splitlines()[-1])
     return figures
 
 
-def _tool(name: str) -> str:
-    """A build tool of this environment, or of the machine."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    found = shutil.which(name, path=path)
-    if found is None:
-        raise SystemExit(f"{name} is missing: run `make env`, or install it")
-    return found
-
-
-def _run(command: list[str], timeout_s: float) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+def _run(command: list[str], timeout_s: float = _BUILD_LIMIT_S) -> str:
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+    )
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
     return done.stdout

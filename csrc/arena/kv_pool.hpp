@@ -86,7 +86,7 @@ class KvPool {
   void close();
   bool is_closed() const noexcept { return is_closing_; }
   // Whether another client was refused memory and still wants it.
-  bool others_want() const { return client_ && client_->wanted_by_others_bytes() > 0; }
+  bool others_want() const { return client_ && client_->others_want(); }
 
   std::size_t rows_used() const noexcept { return slots_.rows_used(); }
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }

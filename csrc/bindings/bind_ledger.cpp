@@ -1,6 +1,7 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -21,11 +22,22 @@ py::str decode(const std::string& name) {
   return py::reinterpret_steal<py::str>(text);
 }
 
+constexpr std::array<const char*, kClientKinds> kKindNames = {"kv", "weights", "other"};
+
+const char* name_of(ClientKind kind) { return kKindNames[static_cast<std::size_t>(kind)]; }
+
+ClientKind kind_named(const std::string& name) {
+  for (std::size_t i = 0; i < kKindNames.size(); ++i) {
+    if (name == kKindNames[i]) return static_cast<ClientKind>(i);
+  }
+  throw Misuse("a client of kind '" + name + "': must be 'kv', 'weights' or 'other'");
+}
+
 std::string repr(const ClientInfo& c) {
   std::ostringstream out;
   out << "ClientInfo(slot=" << c.slot << ", pid=" << c.pid
-      << ", name=" << py::cast<std::string>(py::repr(decode(c.name))) << ", used_bytes=" << c.used_bytes
-      << ", floor_bytes=" << c.floor_bytes
+      << ", name=" << py::cast<std::string>(py::repr(decode(c.name))) << ", kind='" << name_of(c.kind)
+      << "', used_bytes=" << c.used_bytes << ", floor_bytes=" << c.floor_bytes
       << ", limit_bytes=" << (c.limit_bytes ? std::to_string(*c.limit_bytes) : "None")
       << ", priority=" << c.priority << ", rows_used=" << c.published.rows_used
       << ", rows_backed=" << c.published.rows_backed << ")";
@@ -57,7 +69,13 @@ void bind_snapshot(py::module_& module) {
       .def_readonly("used_bytes", &ClientInfo::used_bytes, "Credit it holds.")
       .def_readonly("floor_bytes", &ClientInfo::floor_bytes, "Guaranteed to it, used or not.")
       .def_readonly("limit_bytes", &ClientInfo::limit_bytes, "The most it may hold; None for no limit.")
-      .def_readonly("want_bytes", &ClientInfo::want_bytes, "Refused to it and still wanted.")
+      .def_property_readonly(
+          "kind", [](const ClientInfo& self) { return name_of(self.kind); },
+          "What it holds: 'kv', 'weights' or 'other'.")
+      .def_readonly("spare_bytes", &ClientInfo::spare_bytes,
+                    "Of used_bytes, what it says it could give back without hurting running work.")
+      .def_readonly("want_bytes", &ClientInfo::want_bytes, "Refused to it and still wanted; 0 once lapsed.")
+      .def_readonly("asked_bytes", &ClientInfo::asked_bytes, "What it should give back now.")
       .def_readonly("priority", &ClientInfo::priority, "Higher is more important.")
       .def_property_readonly(
           "range_base", [](const ClientInfo& self) { return self.published.range_base; },
@@ -108,10 +126,25 @@ void bind_client(py::module_& module) {
       .def("set_floor", &LedgerClient::set_floor, py::arg("floor_bytes"),
            "Sets the guarantee. Raises LedgerRefused if the floors stop fitting the budget.",
            py::call_guard<py::gil_scoped_release>())
-      .def("set_want", &LedgerClient::set_want, py::arg("nbytes"),
-           "Tells the others how many bytes were refused here and are still wanted; 0 once satisfied.")
-      .def("wanted_by_others_bytes", &LedgerClient::wanted_by_others_bytes,
-           "Sum of what the others still want.")
+      .def("set_priority", &LedgerClient::set_priority, py::arg("priority"),
+           "Higher is more important: asked last, served first.", py::call_guard<py::gil_scoped_release>())
+      .def("set_want", &LedgerClient::set_want, py::arg("nbytes"), py::arg("lapse_s") = kWantLapseS,
+           "Tells the others how many bytes beyond what is held were refused here and are still wanted; 0 "
+           "once "
+           "satisfied. Lapses after `lapse_s` seconds unless it is said again.")
+      .def("set_spare", &LedgerClient::set_spare, py::arg("nbytes"),
+           "Tells the others how much of what is held could be given back without hurting running work.")
+      .def("asked_bytes", &LedgerClient::asked_bytes,
+           "What should be given back now: a share of what others want, whatever is held over the limit, and "
+           "what a recall asks for. Never below the floor.")
+      .def_property(
+          "yielding", &LedgerClient::is_yielding, &LedgerClient::set_yielding,
+          "While true, claims leave free what is wanted by those whose turn comes first. For new work; "
+          "running work goes on.")
+      .def(
+          "is_cut_off", &LedgerClient::is_cut_off,
+          "Whether the ledger's file was deleted or replaced: others share another budget now. Looks at most "
+          "once a second.")
       .def(
           "publish",
           [](LedgerClient& self, std::uint64_t range_base, std::uint64_t range_bytes, std::uint64_t rows_used,
@@ -149,15 +182,42 @@ void bind_ledger(py::module_& module) {
       .def(
           "register",
           [](const Ledger& self, const std::string& name, std::int64_t floor_bytes,
-             std::optional<std::int64_t> limit_bytes,
-             std::int32_t priority) -> std::shared_ptr<LedgerClient> {
+             std::optional<std::int64_t> limit_bytes, std::int32_t priority,
+             const std::string& kind) -> std::shared_ptr<LedgerClient> {
             const py::gil_scoped_release release;
-            return self.register_client({name, floor_bytes, limit_bytes, priority});
+            return self.register_client({name, floor_bytes, limit_bytes, priority, kind_named(kind)});
           },
           py::kw_only(), py::arg("name"), py::arg("floor_bytes") = 0, py::arg("limit_bytes") = py::none(),
-          py::arg("priority") = 0,
-          "Joins the ledger; `name` has at most 47 bytes of UTF-8. Raises LedgerRefused if the floors do not "
-          "fit.")
+          py::arg("priority") = 0, py::arg("kind") = kKindNames[0],
+          "Joins the ledger; `name` has at most 47 bytes of UTF-8, `kind` is 'kv', 'weights' or 'other'. "
+          "Raises "
+          "LedgerRefused if the floors do not fit.")
+      .def("set_limit", &Ledger::set_limit, py::kw_only(), py::arg("slot"), py::arg("pid"),
+           py::arg("limit_bytes"),
+           "Sets or (None) lifts a client's limit, from its next claim on. Raises LedgerRefused below its "
+           "floor, "
+           "Misuse if that process is no longer there.",
+           py::call_guard<py::gil_scoped_release>())
+      .def("set_floor", &Ledger::set_floor, py::kw_only(), py::arg("slot"), py::arg("pid"),
+           py::arg("floor_bytes"),
+           "Sets a client's guarantee. Raises LedgerRefused if the floors stop fitting, Misuse as set_limit.",
+           py::call_guard<py::gil_scoped_release>())
+      .def("set_priority", &Ledger::set_priority, py::kw_only(), py::arg("slot"), py::arg("pid"),
+           py::arg("priority"), "Sets a client's priority. Raises Misuse as set_limit.",
+           py::call_guard<py::gil_scoped_release>())
+      .def("recall", &Ledger::recall, py::kw_only(), py::arg("slot"), py::arg("pid"), py::arg("nbytes"),
+           py::arg("lapse_s"),
+           "Asks a client to come down by `nbytes`, not below its floor, within `lapse_s` seconds; returns "
+           "the "
+           "bytes it is asked to come down to.",
+           py::call_guard<py::gil_scoped_release>())
+      .def_static(
+          "remove_unused", &LedgerFile::remove_unused, py::arg("path"),
+          "Removes a ledger file, whatever is in it, if no living process has it open; whether it did. "
+          "Raises Misuse if it is not privately ours.",
+          py::call_guard<py::gil_scoped_release>())
+      .def("is_at_its_path", &Ledger::is_at_its_path,
+           "False once the file was deleted or another put in its place.")
       .def("snapshot", &Ledger::snapshot, "Frees what dead clients held, then reads all lines.")
       .def("wait", &wait, py::arg("generation"), py::arg("timeout_s"),
            "Waits without the GIL until the generation differs from `generation`, at most `timeout_s` "

@@ -1,25 +1,26 @@
 #include "ledger/client.hpp"
 
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
+#include <utility>
+#include <vector>
 
+#include "ledger/clock.hpp"
+#include "ledger/names.hpp"
+#include "ledger/reclaim.hpp"
+#include "ledger/settings.hpp"
 #include "vmm/error.hpp"
 
 namespace kvcached {
 namespace {
 
 constexpr int kClaimAttempts = 8;
-constexpr std::int64_t kReapIntervalNs = 100'000'000;
-
-std::int64_t monotonic_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_MONOTONIC, &now);
-  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-}
+// Looking for the dead costs system calls: a reader that polls does it seldom, a refused claim more often.
+constexpr std::int64_t kReapOnLookNs = 100'000'000;
+constexpr std::int64_t kReapOnRefusalNs = 5'000'000;
+constexpr std::int64_t kLookAtPathNs = 1'000'000'000;
+constexpr std::size_t kHoldersNamed = 3;
 
 // Two racers that both rolled back must not meet again in step.
 void pause_a_while(int attempt, std::size_t slot) {
@@ -33,14 +34,34 @@ void pause_a_while(int attempt, std::size_t slot) {
   }
 }
 
-std::int64_t require_bytes(const char* what, std::int64_t bytes, std::int64_t least) {
-  if (bytes >= least && bytes <= kMaxBytes) return bytes;
-  throw Misuse(std::string(what) + " of " + std::to_string(bytes) + " bytes: must be between " +
-               std::to_string(least) + " and " + std::to_string(kMaxBytes));
+bool is_due(std::atomic<std::int64_t>& next_ns, std::int64_t interval_ns) {
+  const std::int64_t now_ns = coarse_now_ns();
+  if (now_ns < next_ns.load()) return false;
+  next_ns.store(now_ns + interval_ns);
+  return true;
 }
 
-std::int64_t limit_or_unlimited(std::optional<std::int64_t> limit_bytes) {
-  return limit_bytes ? require_bytes("limit", *limit_bytes, 0) : kUnlimited;
+bool does_another_want(const LedgerSegment& segment, std::size_t self) {
+  for (std::size_t i = 0; i < high_slot(segment); ++i) {
+    if (i != self && segment.hot[i].want_bytes.load(std::memory_order_relaxed) != 0) return true;
+  }
+  return false;
+}
+
+// "'a' 100, 'b' 50": those that hold most, other than `self`.
+std::string name_holders(const LedgerSegment& segment, std::size_t self) {
+  std::vector<std::pair<std::int64_t, std::size_t>> holders;
+  for (std::size_t i = 0; i < high_slot(segment); ++i) {
+    const std::int64_t bytes = committed_bytes(segment.hot[i]);
+    if (i != self && bytes > 0) holders.emplace_back(bytes, i);
+  }
+  std::sort(holders.rbegin(), holders.rend());
+  std::string text;
+  for (std::size_t i = 0; i < std::min(holders.size(), kHoldersNamed); ++i) {
+    const auto [bytes, slot] = holders[i];
+    text += (i == 0 ? "'" : ", '") + read_name(segment.info[slot]) + "' " + std::to_string(bytes);
+  }
+  return text.empty() ? "nobody" : text;
 }
 
 }  // namespace
@@ -57,13 +78,9 @@ LedgerClient::LedgerClient(const std::string& path, const ClientSpec& spec)
 
   file_.reap();
   const LedgerFile::AdminLock lock(file_);
-  require_floor_fits(floor_bytes, limit_bytes);
+  require_floor_fits(file_, slot_, name_, floor_bytes, limit_bytes);
   take_slot();
-  hot().want_bytes.store(0);
-  hot().used_bytes.store(0);  // a dead predecessor's, if its slot was taken before anybody reaped it
-  hot().limit_bytes.store(limit_bytes);
-  hot().floor_bytes.store(floor_bytes);
-  write_info(spec);
+  write_lines(spec, limit_bytes);
 }
 
 void LedgerClient::take_slot() {
@@ -77,28 +94,19 @@ void LedgerClient::take_slot() {
   throw Misuse("ledger " + file_.path() + ": all " + std::to_string(kLedgerSlots) + " places are taken");
 }
 
-void LedgerClient::write_info(const ClientSpec& spec) {
+void LedgerClient::write_lines(const ClientSpec& spec, std::int64_t limit_bytes) {
+  LedgerHotLine& line = hot();
+  clear_account(line);  // a dead predecessor's, if its slot was taken before anybody reaped it
+  line.limit_bytes.store(limit_bytes);
+  line.priority.store(spec.priority);
+  line.kind.store(static_cast<std::uint32_t>(spec.kind));
+  store_floor(line, spec.floor_bytes);
   LedgerInfoLine& info = file_.segment().info[slot_];
-  std::array<std::uint64_t, kNameWords> words{};
-  std::memcpy(words.data(), spec.name.data(), spec.name.size());
-  for (std::size_t i = 0; i < kNameWords; ++i) info.name[i].store(words[i]);
-  info.priority.store(spec.priority);
+  write_name(info, name_);
+  info.recall_until_ns.store(0);
   publish({});
   info.pid.store(static_cast<std::uint32_t>(::getpid()));  // last: from here on readers show the line
-}
-
-void LedgerClient::require_floor_fits(std::int64_t floor_bytes, std::int64_t limit_bytes) const {
-  if (floor_bytes > limit_bytes) {
-    throw LedgerRefused("'" + name_ + "': floor of " + std::to_string(floor_bytes) +
-                        " bytes exceeds its limit of " + std::to_string(limit_bytes));
-  }
-  const std::int64_t others = floors_of_others(file_.segment(), slot_);
-  const std::int64_t budget = file_.budget_bytes();
-  if (others <= budget - floor_bytes) return;
-  throw LedgerRefused("floors do not fit: '" + name_ + "' asks for " + std::to_string(floor_bytes) +
-                      " bytes, other clients are guaranteed " + std::to_string(others) + ", the budget of " +
-                      file_.path() + " is " + std::to_string(budget) +
-                      "; the smallest budget that works is " + std::to_string(others + floor_bytes));
+  file_.bump();  // a floor that is not there yet is something for the others to do
 }
 
 // Claim, look, take back if over. Looking first keeps hopeless claims from disturbing others, and so from
@@ -107,32 +115,48 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
   require_bytes("claim", bytes, 0);
   LedgerHotLine& line = hot();
   const LedgerSegment& shared = file_.segment();
-  bool collided = false;
-  for (int attempt = 0; attempt < kClaimAttempts; ++attempt) {
+  bool has_collided = false;
+  bool is_granted = false;
+  for (int attempt = 0; attempt < kClaimAttempts && !is_granted; ++attempt) {
     if (bytes > headroom_bytes()) {
-      if (used_bytes() + bytes <= limit_bytes() && file_.reap(slot_)) continue;
+      if (used_bytes() + bytes <= limit_bytes() && reap_if_due(kReapOnRefusalNs)) continue;
       break;
     }
     const std::int64_t used = clamp_bytes(line.used_bytes.fetch_add(bytes)) + bytes;
-    const std::int64_t floor = floor_bytes();
-    const bool within_limit = used <= limit_bytes();
-    if (within_limit && used <= floor && is_floor_secured_.load()) return true;
-    if (within_limit && committed_by_others(shared, slot_) + std::max(used, floor) <= budget_bytes()) {
-      is_floor_secured_.store(true);
-      return true;
+    const bool is_within_limit = used <= limit_bytes();
+    is_granted = is_within_limit && is_within_secured_floor(used);
+    if (is_within_limit && !is_granted) {
+      const std::uint64_t floor_word = line.floor_word.load();
+      const std::int64_t own = std::max(used, floor_of(floor_word));
+      is_granted = committed_by_others(shared, slot_) + own <= budget_bytes();
+      if (is_granted) secured_floor_word_.store(floor_word);
     }
+    if (is_granted) break;
     line.used_bytes.fetch_sub(bytes);
-    collided = true;
+    has_collided = true;
     pause_a_while(attempt, slot_);
   }
-  if (collided) file_.bump();  // somebody may have been refused because of what was just taken back
-  return false;
+  if (has_collided) file_.bump();  // somebody may have been refused because of what was just taken back
+  if (is_granted && line.want_bytes.load() != 0) queue_again();
+  return is_granted;
+}
+
+bool LedgerClient::is_within_secured_floor(std::int64_t used_bytes) const {
+  const std::uint64_t floor_word = hot().floor_word.load();
+  return floor_word == secured_floor_word_.load() && used_bytes <= floor_of(floor_word);
 }
 
 // More that could be claimed now, by what the others show. Negative when over.
 std::int64_t LedgerClient::headroom_bytes() const {
-  std::int64_t room = budget_bytes() - committed_by_others(file_.segment(), slot_);
-  if (is_floor_secured_.load()) room = std::max(room, floor_bytes());
+  const LedgerSegment& shared = file_.segment();
+  const std::uint64_t floor_word = hot().floor_word.load();
+  std::int64_t room = budget_bytes() - committed_by_others(shared, slot_);
+  if (is_yielding() && does_another_want(shared, slot_)) {
+    const std::int64_t now_ns = coarse_now_ns();
+    const std::int64_t ahead = ahead_bytes(read_standings(shared, now_ns), slot_, now_ns);
+    room = std::max(room - ahead, std::min(room, floor_of(floor_word)));
+  }
+  if (floor_word == secured_floor_word_.load()) room = std::max(room, floor_of(floor_word));
   return std::min(room, limit_bytes()) - used_bytes();
 }
 
@@ -152,15 +176,12 @@ void LedgerClient::release(std::int64_t bytes) {
 std::int64_t LedgerClient::obtainable_bytes() {
   std::int64_t room = headroom_bytes();
   // A reader that only ever looks would otherwise never learn that a holder has died.
-  if (room < limit_bytes() - used_bytes() && reap_if_due()) room = headroom_bytes();
+  if (room < limit_bytes() - used_bytes() && reap_if_due(kReapOnLookNs)) room = headroom_bytes();
   return std::max<std::int64_t>(0, room);
 }
 
-bool LedgerClient::reap_if_due() {
-  const std::int64_t now_ns = monotonic_ns();
-  if (now_ns < next_reap_ns_.load()) return false;
-  next_reap_ns_.store(now_ns + kReapIntervalNs);
-  return file_.reap(slot_);
+bool LedgerClient::reap_if_due(std::int64_t interval_ns) {
+  return is_due(next_reap_ns_, interval_ns) && file_.reap(slot_);
 }
 
 std::int64_t LedgerClient::attainable_bytes() const {
@@ -169,26 +190,50 @@ std::int64_t LedgerClient::attainable_bytes() const {
 }
 
 void LedgerClient::set_limit(std::optional<std::int64_t> limit_bytes) {
-  const std::int64_t limit = limit_or_unlimited(limit_bytes);
-  const LedgerFile::AdminLock lock(file_);
-  require_floor_fits(hot().floor_bytes.load(), limit);
-  hot().limit_bytes.store(limit);
-  file_.bump();
+  Settings(file_, slot_).set_limit(limit_bytes);
 }
 
 void LedgerClient::set_floor(std::int64_t floor_bytes) {
-  require_bytes("floor", floor_bytes, 0);
   file_.reap(slot_);
-  const LedgerFile::AdminLock lock(file_);
-  require_floor_fits(floor_bytes, hot().limit_bytes.load());
-  if (floor_bytes > hot().floor_bytes.load()) is_floor_secured_.store(false);
-  hot().floor_bytes.store(floor_bytes);
+  Settings(file_, slot_).set_floor(floor_bytes);
+}
+
+void LedgerClient::set_priority(std::int32_t priority) { Settings(file_, slot_).set_priority(priority); }
+
+void LedgerClient::set_want(std::int64_t want_bytes, double lapse_s) {
+  require_bytes("want", want_bytes, 0);
+  const std::int64_t lapse_ns = until_ns(lapse_s);
+  LedgerHotLine& line = hot();
+  const std::int64_t now_ns = coarse_now_ns();
+  const bool is_live = line.want_bytes.load() > 0 && line.want_until_ns.load() > now_ns;
+  const bool has_had_its_turn = line.want_since_ns.load() <= now_ns - kPatienceNs - kTurnNs;
+  const bool begins = want_bytes > 0 && (!is_live || has_had_its_turn);
+  if (begins) line.want_since_ns.store(now_ns);
+  line.want_until_ns.store(lapse_ns);
+  if (line.want_bytes.exchange(want_bytes) != want_bytes || begins) file_.bump();
+}
+
+// What was granted to a want ends its turn: the next one of its priority comes first.
+void LedgerClient::queue_again() {
+  hot().want_since_ns.store(coarse_now_ns());
   file_.bump();
 }
 
-void LedgerClient::set_want(std::int64_t want_bytes) {
-  require_bytes("want", want_bytes, 0);
-  if (hot().want_bytes.exchange(want_bytes) < want_bytes) file_.bump();
+void LedgerClient::set_spare(std::int64_t spare_bytes) {
+  hot().spare_bytes.store(require_bytes("spare", spare_bytes, 0));
+}
+
+bool LedgerClient::others_want() const {
+  return do_others_want(read_standings(file_.segment(), coarse_now_ns()), slot_);
+}
+
+std::int64_t LedgerClient::asked_bytes() const {
+  return kvcached::asked_bytes(read_standings(file_.segment(), coarse_now_ns()), slot_);
+}
+
+bool LedgerClient::is_cut_off() {
+  if (is_due(next_look_ns_, kLookAtPathNs)) is_cut_off_.store(!file_.is_at_its_path());
+  return is_cut_off_.load();
 }
 
 void LedgerClient::publish(const Published& facts) {
@@ -203,7 +248,8 @@ std::string LedgerClient::explain() {
   const std::int64_t limit = limit_bytes();
   return "'" + name_ + "' holds " + std::to_string(used_bytes()) + " bytes of credit, limit " +
          (limit == kUnlimited ? std::string("none") : std::to_string(limit)) + ", budget " +
-         std::to_string(budget_bytes()) + ", could claim " + std::to_string(obtainable_bytes()) + " now";
+         std::to_string(budget_bytes()) + ", could claim " + std::to_string(obtainable_bytes()) +
+         " now; others hold or are guaranteed: " + name_holders(file_.segment(), slot_);
 }
 
 void LedgerClient::close() noexcept {
@@ -211,9 +257,7 @@ void LedgerClient::close() noexcept {
   LedgerSegment& shared = file_.segment();
   if (slot_ < kLedgerSlots) {
     shared.info[slot_].pid.store(0);
-    shared.hot[slot_].want_bytes.store(0);
-    shared.hot[slot_].used_bytes.store(0);
-    shared.hot[slot_].floor_bytes.store(0);
+    clear_account(shared.hot[slot_]);
     file_.bump();
   }
   file_.close();  // drops the slot's lock, after its line is clean

@@ -15,7 +15,10 @@ struct ClientSpec {
   std::int64_t floor_bytes = 0;
   std::optional<std::int64_t> limit_bytes;
   std::int32_t priority = 0;
+  ClientKind kind = ClientKind::kKv;
 };
+
+constexpr double kWantLapseS = 5.0;
 
 struct Published {
   std::uint64_t range_base = 0;
@@ -38,12 +41,12 @@ class LedgerClient {
   const std::string& name() const noexcept { return name_; }
   std::size_t slot() const noexcept { return slot_; }
   std::int64_t used_bytes() const { return clamp_bytes(hot().used_bytes.load()); }
-  std::int64_t floor_bytes() const { return clamp_bytes(hot().floor_bytes.load()); }
+  std::int64_t floor_bytes() const { return floor_of(hot()); }
   std::int64_t limit_bytes() const {
     return std::max<std::int64_t>(0, hot().limit_bytes.load());
   }  // kUnlimited: none
   std::int64_t budget_bytes() const { return file_.budget_bytes(); }
-  std::uint32_t generation() const { return file_.segment().header.generation.load(); }
+  std::uint32_t generation() const { return file_.segment().bell.generation.load(); }
 
   bool try_claim(std::int64_t bytes);
   void release(std::int64_t bytes);
@@ -54,28 +57,46 @@ class LedgerClient {
   void set_limit(std::optional<std::int64_t> limit_bytes);
   // Throws LedgerRefused, with the old floor kept, if the floors stop fitting.
   void set_floor(std::int64_t floor_bytes);
-  // Tells the others how many bytes this client was refused and still wants; 0 once it is satisfied.
-  void set_want(std::int64_t want_bytes);
-  std::int64_t wanted_by_others_bytes() const { return wanted_by_others(file_.segment(), slot_); }
+  void set_priority(std::int32_t priority);
+  // Tells the others how many bytes beyond what it holds this client was refused and still wants; 0 once it
+  // is satisfied. Whoever goes on wanting says so again before `lapse_s` is over.
+  void set_want(std::int64_t want_bytes, double lapse_s = kWantLapseS);
+  // Tells the others how much of what it holds this client could give back without hurting running work.
+  void set_spare(std::int64_t spare_bytes);
+  // What this client should give back now: see reclaim.hpp.
+  std::int64_t asked_bytes() const;
+  bool others_want() const;
+  // While set, claims and obtainable_bytes() leave what is wanted by those whose turn comes first: for new
+  // work, as running work must go on. Within its floor a client yields to nobody.
+  void set_yielding(bool is_yielding) { is_yielding_.store(is_yielding); }
+  bool is_yielding() const noexcept { return is_yielding_.load(); }
+  // Whether the file at our path is no longer this one: other processes share another budget now. Looks at
+  // most once a second.
+  bool is_cut_off();
   void publish(const Published& facts);
-  // One line for messages: what is held, limited and left.
+  // One line for messages: what is held, limited and left, and who holds the rest.
   std::string explain();
   void close() noexcept;
 
  private:
   LedgerHotLine& hot() const { return file_.segment().hot[slot_]; }
   void take_slot();
-  void write_info(const ClientSpec& spec);
-  void require_floor_fits(std::int64_t floor_bytes, std::int64_t limit_bytes) const;
+  void write_lines(const ClientSpec& spec, std::int64_t limit_bytes);
+  bool is_within_secured_floor(std::int64_t used_bytes) const;
   std::int64_t headroom_bytes() const;
-  bool reap_if_due();
+  bool reap_if_due(std::int64_t interval_ns);
+  void queue_again();
 
   LedgerFile file_;
   std::string name_;
   std::size_t slot_ = kLedgerSlots;
-  // Once seen to fit beside all that others hold, the floor is respected by every later claim of theirs.
-  std::atomic<bool> is_floor_secured_{false};
+  // The floor's word as it was when it was seen to fit beside all that others hold: every later claim of
+  // theirs respects it, until it changes.
+  std::atomic<std::uint64_t> secured_floor_word_{0};
+  std::atomic<bool> is_yielding_{false};
+  std::atomic<bool> is_cut_off_{false};
   std::atomic<std::int64_t> next_reap_ns_{0};
+  std::atomic<std::int64_t> next_look_ns_{0};
 };
 
 }  // namespace kvcached

@@ -1,32 +1,29 @@
 #include "ledger/ledger.hpp"
 
-#include <array>
-#include <cstring>
+#include "ledger/clock.hpp"
+#include "ledger/names.hpp"
+#include "ledger/reclaim.hpp"
+#include "ledger/settings.hpp"
 
 namespace kvcached {
 namespace {
 
-std::string name_of(const LedgerInfoLine& info) {
-  std::array<std::uint64_t, kNameWords> words{};
-  for (std::size_t i = 0; i < kNameWords; ++i) words[i] = info.name[i].load();
-  std::array<char, kNameBytes> text{};
-  std::memcpy(text.data(), words.data(), kNameBytes);
-  return std::string(text.data(), ::strnlen(text.data(), kNameBytes));
-}
-
-ClientInfo read_client(const LedgerSegment& shared, std::size_t slot) {
+ClientInfo read_client(const LedgerSegment& shared, const Standings& standings, std::size_t slot) {
   const LedgerHotLine& hot = shared.hot[slot];
   const LedgerInfoLine& info = shared.info[slot];
   ClientInfo client;
   client.slot = slot;
   client.pid = info.pid.load();
-  client.name = name_of(info);
+  client.name = read_name(info);
   client.used_bytes = clamp_bytes(hot.used_bytes.load());
-  client.floor_bytes = clamp_bytes(hot.floor_bytes.load());
+  client.floor_bytes = floor_of(hot);
   const std::int64_t limit = hot.limit_bytes.load();
   if (limit != kUnlimited) client.limit_bytes = clamp_bytes(limit);
-  client.want_bytes = clamp_bytes(hot.want_bytes.load());
-  client.priority = info.priority.load();
+  client.spare_bytes = std::min(client.used_bytes, clamp_bytes(hot.spare_bytes.load()));
+  client.want_bytes = standings.all[slot].want_bytes;
+  client.asked_bytes = asked_bytes(standings, slot);
+  client.priority = hot.priority.load();
+  client.kind = static_cast<ClientKind>(std::min(hot.kind.load(), kClientKinds - 1));
   client.published = {info.range_base.load(), info.range_bytes.load(), info.rows_used.load(),
                       info.rows_backed.load()};
   return client;
@@ -43,9 +40,10 @@ LedgerSnapshot Ledger::snapshot() const {
   const LedgerSegment& shared = file_.segment();
   LedgerSnapshot snapshot;
   snapshot.budget_bytes = file_.budget_bytes();
-  snapshot.generation = shared.header.generation.load();
-  for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
-    ClientInfo client = read_client(shared, slot);
+  snapshot.generation = shared.bell.generation.load();
+  const Standings standings = read_standings(shared, coarse_now_ns());
+  for (std::size_t slot = 0; slot < standings.count; ++slot) {
+    ClientInfo client = read_client(shared, standings, slot);
     snapshot.used_bytes += client.used_bytes;
     if (client.pid == 0) continue;
     client.alive = file_.is_slot_locked_elsewhere(slot);
@@ -55,10 +53,27 @@ LedgerSnapshot Ledger::snapshot() const {
 }
 
 std::uint32_t Ledger::wait(std::uint32_t generation, double timeout_s) const {
-  const std::atomic<std::uint32_t>& current = file_.segment().header.generation;
+  const std::atomic<std::uint32_t>& current = file_.segment().bell.generation;
   if (current.load() == generation && timeout_s > 0) file_.sleep(generation, timeout_s);
   if (current.load() == generation) file_.reap();
+  if (current.load() == generation) file_.ring_for_lapses();
   return current.load();
+}
+
+void Ledger::set_limit(std::size_t slot, std::uint32_t pid, std::optional<std::int64_t> limit_bytes) const {
+  Settings(file_, slot, pid).set_limit(limit_bytes);
+}
+
+void Ledger::set_floor(std::size_t slot, std::uint32_t pid, std::int64_t floor_bytes) const {
+  Settings(file_, slot, pid).set_floor(floor_bytes);
+}
+
+void Ledger::set_priority(std::size_t slot, std::uint32_t pid, std::int32_t priority) const {
+  Settings(file_, slot, pid).set_priority(priority);
+}
+
+std::int64_t Ledger::recall(std::size_t slot, std::uint32_t pid, std::int64_t bytes, double lapse_s) const {
+  return Settings(file_, slot, pid).recall(bytes, lapse_s);
 }
 
 }  // namespace kvcached

@@ -8,13 +8,17 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
+#include "ledger/clock.hpp"
 #include "ledger/fork_registry.hpp"
+#include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
 
 namespace kvcached {
@@ -23,6 +27,8 @@ namespace {
 // Lock bytes lie beyond the data: locks need no bytes beneath them.
 constexpr off_t kSlotLockOffset = off_t{1} << 20;
 constexpr off_t kAdminLockOffset = kSlotLockOffset - 1;
+constexpr off_t kUsersLockOffset = kSlotLockOffset - 2;  // shared by all who have the file open
+constexpr int kOpenAttempts = 8;
 constexpr long kAdminPollNs = 200'000;
 constexpr int kAdminPolls = 25'000;  // 5 s
 
@@ -84,8 +90,9 @@ struct flock lock_request(short type, off_t offset) {
   return request;
 }
 
-bool try_lock(int fd, off_t offset) {
-  struct flock request = lock_request(F_WRLCK, offset);
+bool try_lock(int fd, off_t offset, short type = F_WRLCK, off_t count = 1) {
+  struct flock request = lock_request(type, offset);
+  request.l_len = count;
   return ::fcntl(fd, F_OFD_SETLK, &request) == 0;
 }
 
@@ -101,31 +108,45 @@ long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t 
 
 }  // namespace
 
-LedgerFile::LedgerFile(const std::string& path, std::optional<std::int64_t> budget_bytes)
+LedgerFile::LedgerFile(const std::string& path)
     : path_(std::filesystem::absolute(path).lexically_normal().string()) {
+  if (name_of(path_).empty()) reject(path_, "names no file");
+  ForkRegistry::instance().add(this);
+}
+
+LedgerFile::LedgerFile(const std::string& path, std::optional<std::int64_t> budget_bytes) : LedgerFile(path) {
   if (budget_bytes && (*budget_bytes <= 0 || *budget_bytes > kMaxBytes)) {
     reject(path, "budget of " + std::to_string(*budget_bytes) + " bytes: must be between 1 and " +
                      std::to_string(kMaxBytes));
   }
-  if (name_of(path_).empty()) reject(path_, "names no file");
-  ForkRegistry::instance().add(this);
-  try {
-    open_and_map(budget_bytes);
-  } catch (...) {
-    close();
-    throw;
-  }
+  open_and_map(budget_bytes);
 }
 
 LedgerFile::~LedgerFile() { close(); }
 
 void LedgerFile::open_and_map(std::optional<std::int64_t> budget_bytes) {
-  const Descriptor folder(open_folder(path_, budget_bytes.has_value()));
+  for (int attempt = 0; attempt < kOpenAttempts; ++attempt) {
+    open_file(budget_bytes.has_value());
+    const AdminLock lock(*this);
+    // Between the opening and the lock somebody may have removed the file as unused.
+    if (!is_at_its_path() || !try_lock(fd_, kUsersLockOffset, F_RDLCK)) {
+      ::close(std::exchange(fd_, -1));
+      continue;
+    }
+    map(budget_bytes.has_value());
+    adopt(budget_bytes);
+    return;
+  }
+  reject(path_, "is removed and made anew all the time; is somebody else using this path?");
+}
+
+void LedgerFile::open_file(bool create) {
+  const Descriptor folder(open_folder(path_, create));
   struct stat facts{};
   if (::fstat(folder.get(), &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
   require_private(path_, facts, "its folder", "0700");
 
-  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (budget_bytes ? O_CREAT : 0);
+  const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (create ? O_CREAT : 0);
   fd_ = ::openat(folder.get(), name_of(path_).c_str(), flags, 0600);
   if (fd_ < 0) {
     reject(path_, errno == ENOENT ? "does not exist; whoever owns the budget must create it first"
@@ -134,21 +155,33 @@ void LedgerFile::open_and_map(std::optional<std::int64_t> budget_bytes) {
   if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
   if (!S_ISREG(facts.st_mode)) reject(path_, "is not a regular file");
   require_private(path_, facts, "the file", "0600");
+}
 
-  const AdminLock lock(*this);
+void LedgerFile::map(bool create) {
+  struct stat facts{};
   if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
-  if (facts.st_size == 0 && budget_bytes && ::ftruncate(fd_, sizeof(LedgerSegment)) == 0) {
+  if (facts.st_size == 0 && create && ::ftruncate(fd_, sizeof(LedgerSegment)) == 0) {
     facts.st_size = sizeof(LedgerSegment);
   }
   if (facts.st_size != static_cast<off_t>(sizeof(LedgerSegment))) {
     reject(path_, "has " + std::to_string(facts.st_size) + " bytes instead of " +
-                      std::to_string(sizeof(LedgerSegment)) + ": not a ledger of this version; remove it");
+                      std::to_string(sizeof(LedgerSegment)) +
+                      ": not a ledger of this version; remove it (kvctl clean)");
   }
   void* memory = ::mmap(nullptr, sizeof(LedgerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) reject(path_, std::string("mmap: ") + std::strerror(errno));
   ::madvise(memory, sizeof(LedgerSegment), MADV_DONTFORK);
   segment_ = static_cast<LedgerSegment*>(memory);
-  adopt(budget_bytes);
+}
+
+bool LedgerFile::remove_unused(const std::string& path) {
+  LedgerFile file(path);
+  file.open_file(/*create=*/false);
+  const AdminLock lock(file);
+  // Others may have it open without a place in it, and those of other versions only have a place.
+  const bool is_unused = try_lock(file.fd_, kUsersLockOffset) &&
+                         try_lock(file.fd_, kSlotLockOffset, F_WRLCK, kLedgerSlots) && file.is_at_its_path();
+  return is_unused && ::unlink(file.path_.c_str()) == 0;
 }
 
 void LedgerFile::adopt(std::optional<std::int64_t> budget_bytes) {
@@ -160,7 +193,8 @@ void LedgerFile::adopt(std::optional<std::int64_t> budget_bytes) {
     return;
   }
   if (magic != kLedgerMagic || header.version != kLedgerVersion || header.slots != kLedgerSlots) {
-    reject(path_, "is not a ledger of version " + std::to_string(kLedgerVersion) + "; remove it");
+    reject(path_,
+           "is not a ledger of version " + std::to_string(kLedgerVersion) + "; remove it (kvctl clean)");
   }
   const std::int64_t present = header.budget_bytes.load();
   if (present <= 0 || present > kMaxBytes) {
@@ -181,9 +215,7 @@ void LedgerFile::initialise(std::int64_t budget_bytes) {
   LedgerHeader& header = segment_->header;
   header.magic.store(0);
   for (std::size_t slot = 0; slot < kLedgerSlots; ++slot) {
-    segment_->hot[slot].want_bytes.store(0);
-    segment_->hot[slot].used_bytes.store(0);
-    segment_->hot[slot].floor_bytes.store(0);
+    clear_account(segment_->hot[slot]);
     segment_->hot[slot].limit_bytes.store(kUnlimited);
     segment_->info[slot].pid.store(0);
   }
@@ -193,6 +225,13 @@ void LedgerFile::initialise(std::int64_t budget_bytes) {
   header.budget_bytes.store(budget_bytes);
   header.magic.store(kLedgerMagic);
   bump();
+}
+
+bool LedgerFile::is_at_its_path() const noexcept {
+  struct stat ours{}, there{};
+  if (::fstat(fd_, &ours) != 0) return true;
+  if (::lstat(path_.c_str(), &there) != 0) return errno != ENOENT && errno != ENOTDIR;
+  return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
 LedgerSegment& LedgerFile::segment() const {
@@ -236,12 +275,9 @@ bool LedgerFile::reap(std::size_t self) const {
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
-    const bool in_use =
-        shared.info[slot].pid.load() != 0 || hot.used_bytes.load() != 0 || hot.floor_bytes.load() != 0;
+    const bool in_use = shared.info[slot].pid.load() != 0 || committed_bytes(hot) != 0;
     if (slot == self || !in_use || !try_lock_slot(slot)) continue;
-    hot.want_bytes.store(0);
-    hot.used_bytes.store(0);
-    hot.floor_bytes.store(0);
+    clear_account(hot);
     shared.info[slot].pid.store(0);
     unlock_slot(slot);
     found = true;
@@ -251,21 +287,37 @@ bool LedgerFile::reap(std::size_t self) const {
 }
 
 void LedgerFile::bump() const {
-  LedgerHeader& header = segment().header;
-  header.generation.fetch_add(1);
-  if (header.has_waiters.load() != 0 && header.has_waiters.exchange(0) != 0) {
-    futex(header.generation, FUTEX_WAKE, INT_MAX, nullptr);
+  LedgerBell& bell = segment().bell;
+  bell.generation.fetch_add(1);
+  if (bell.has_waiters.load() != 0 && bell.has_waiters.exchange(0) != 0) {
+    futex(bell.generation, FUTEX_WAKE, INT_MAX, nullptr);
   }
 }
 
+void LedgerFile::ring_for_lapses() const {
+  LedgerSegment& shared = segment();
+  const std::int64_t now_ns = coarse_now_ns();
+  std::int64_t rung_ns = shared.bell.lapses_rung_ns.load();
+  std::int64_t latest_ns = 0;
+  for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
+    const LedgerHotLine& line = shared.hot[slot];
+    if (line.want_bytes.load() == 0) continue;
+    const std::int64_t since_ns = std::clamp<std::int64_t>(line.want_since_ns.load(), 0, now_ns);
+    for (const std::int64_t end_ns : {line.want_until_ns.load(), since_ns + kPatienceNs + kTurnNs}) {
+      if (end_ns <= now_ns && (end_ns > rung_ns || rung_ns > now_ns)) latest_ns = std::max(latest_ns, end_ns);
+    }
+  }
+  if (latest_ns > 0 && shared.bell.lapses_rung_ns.compare_exchange_strong(rung_ns, latest_ns)) bump();
+}
+
 void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
-  LedgerHeader& header = segment().header;
+  LedgerBell& bell = segment().bell;
   timespec timeout{};
   timeout.tv_sec = static_cast<time_t>(timeout_s);
   timeout.tv_nsec = static_cast<long>((timeout_s - std::floor(timeout_s)) * 1e9);
   // The flag before the futex call's own comparison: a waker either sees the flag or changed the word before.
-  header.has_waiters.store(1);
-  futex(header.generation, FUTEX_WAIT, generation, &timeout);
+  bell.has_waiters.store(1);
+  futex(bell.generation, FUTEX_WAIT, generation, &timeout);
 }
 
 LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {

@@ -24,11 +24,18 @@ class LedgerFile {
   LedgerFile& operator=(const LedgerFile&) = delete;
   ~LedgerFile();
 
+  // Removes the file if no living process has it open; whether it did. Its contents may be anything. Throws
+  // Misuse for a file or folder that is not privately ours.
+  static bool remove_unused(const std::string& path);
+
   const std::string& path() const noexcept { return path_; }
   bool is_open() const noexcept { return segment_ != nullptr; }
   // Throws Misuse when closed, or in a child that inherited this object over fork.
   LedgerSegment& segment() const;
   std::int64_t budget_bytes() const { return clamp_bytes(segment().header.budget_bytes.load()); }
+  // False once the file was deleted or another put in its place: our clients and those of the new one share
+  // no budget any more.
+  bool is_at_its_path() const noexcept;
   void close() noexcept;
 
   bool try_lock_slot(std::size_t slot) const noexcept;
@@ -38,6 +45,8 @@ class LedgerFile {
   bool reap(std::size_t self = kLedgerSlots) const;
   // Counts a change that may let a waiter through, and wakes all waiters.
   void bump() const;
+  // Bumps once for every want that has lapsed and every turn that has ended, whoever notices first.
+  void ring_for_lapses() const;
   // Sleeps while the generation is `generation`, at most `timeout_s`; wakes early for no reason at times.
   void sleep(std::uint32_t generation, double timeout_s) const;
 
@@ -56,7 +65,10 @@ class LedgerFile {
  private:
   friend class ForkRegistry;
 
+  explicit LedgerFile(const std::string& path);  // nothing opened yet
   void open_and_map(std::optional<std::int64_t> budget_bytes);
+  void open_file(bool create);
+  void map(bool create);
   void initialise(std::int64_t budget_bytes);
   void adopt(std::optional<std::int64_t> budget_bytes);
   void orphan() noexcept;  // in a forked child: forget, without touching the mapping

@@ -8,6 +8,7 @@
 #include <memory>
 #include <random>
 #include <thread>
+#include <utility>
 
 #include "ledger/ledger.hpp"
 #include "ledger_folder.hpp"
@@ -123,23 +124,165 @@ TEST(ledger_snapshots_show_what_was_registered_and_published) {
   CHECK(info.alive);
 }
 
-TEST(ledger_a_want_is_seen_by_the_others_and_wakes_them_when_it_rises) {
+TEST(ledger_a_want_is_seen_by_the_others_and_every_change_of_it_wakes_them) {
   const LedgerFolder folder;
   const Ledger ledger(folder.path(), 100);
   const auto a = ledger.register_client(spec("a"));
   const auto b = ledger.register_client(spec("b"));
-  const std::uint32_t before = a->generation();
+  CHECK(a->try_claim(100));
+  a->set_spare(100);
+  std::uint32_t last = a->generation();
+  const auto has_changed = [&] { return std::exchange(last, a->generation()) != a->generation(); };
   b->set_want(30);
-  const std::uint32_t risen = a->generation();
-  CHECK(risen != before);
-  CHECK_EQ(a->wanted_by_others_bytes(), 30);
-  CHECK_EQ(b->wanted_by_others_bytes(), 0);
+  CHECK(has_changed());
+  CHECK_EQ(a->asked_bytes(), 30);
+  CHECK_EQ(b->asked_bytes(), 0);
   CHECK_EQ(ledger.snapshot().clients[1].want_bytes, 30);
-  b->set_want(0);
-  CHECK_EQ(a->generation(), risen);
+  CHECK_EQ(ledger.snapshot().clients[0].asked_bytes, 30);
+  b->set_want(30);  // renewed: nothing new to anybody
+  CHECK(!has_changed());
+  b->set_want(0);  // who stood behind it may go on
+  CHECK(has_changed());
+  CHECK_EQ(a->asked_bytes(), 0);
   b->set_want(5);
   b->close();
-  CHECK_EQ(a->wanted_by_others_bytes(), 0);
+  CHECK_EQ(a->asked_bytes(), 0);
+  CHECK_THROWS(Misuse, "a lapse after", a->set_want(1, 0.0));
+  CHECK_THROWS(Misuse, "want of -1 bytes", a->set_want(-1));
+}
+
+TEST(ledger_a_want_that_is_not_renewed_lapses_and_wakes_those_behind_it) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto first = ledger.register_client(spec("first", 0, std::nullopt, 1));
+  const auto second = ledger.register_client(spec("second"));
+  first->set_want(80, 0.05);
+  second->set_yielding(true);
+  CHECK(!second->try_claim(21));
+  CHECK_EQ(second->obtainable_bytes(), 20);
+  const std::uint32_t before = second->generation();
+  std::uint32_t now = before;
+  for (int tries = 0; now == before && tries < 100; ++tries) now = ledger.wait(before, 0.1);
+  CHECK(now != before);
+  CHECK_EQ(ledger.wait(now, 0.01), now);  // rung for once
+  CHECK(second->try_claim(100));
+  CHECK_EQ(ledger.snapshot().clients[0].want_bytes, 0);
+}
+
+TEST(ledger_only_new_work_yields_and_only_beyond_its_floor) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto first = ledger.register_client(spec("first", 0, std::nullopt, 1));
+  const auto second = ledger.register_client(spec("second", 10));
+  first->set_want(95);
+  second->set_yielding(true);
+  CHECK_EQ(second->obtainable_bytes(), 10);
+  CHECK(!second->try_claim(11));
+  CHECK(second->try_claim(10));
+  second->set_yielding(false);
+  CHECK(second->try_claim(90));
+  CHECK_EQ(first->obtainable_bytes(), 0);
+  first->set_yielding(true);  // the first in the order yields to nobody
+  second->set_want(5);
+  second->release(80);
+  CHECK(first->try_claim(80));
+}
+
+TEST(ledger_settings_of_another_process_hold_from_its_next_claim_on) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const Ledger controller(folder.path(), std::nullopt);
+  const auto a = ledger.register_client(spec("a", 20));
+  const auto pid = static_cast<std::uint32_t>(::getpid());
+  CHECK(a->try_claim(60));
+
+  controller.set_limit(0, pid, 50);
+  CHECK(!a->try_claim(1));
+  CHECK_EQ(a->asked_bytes(), 10);
+  a->release(20);
+  CHECK_EQ(a->asked_bytes(), 0);
+  CHECK_EQ(a->obtainable_bytes(), 10);
+  CHECK_THROWS(LedgerRefused, "exceeds its limit", controller.set_limit(0, pid, 19));
+  controller.set_limit(0, pid, std::nullopt);
+  CHECK_EQ(a->obtainable_bytes(), 60);
+
+  controller.set_floor(0, pid, 70);
+  CHECK_EQ(a->floor_bytes(), 70);
+  CHECK_THROWS(LedgerRefused, "smallest budget that works is 101", controller.set_floor(0, pid, 101));
+  controller.set_priority(0, pid, -5);
+  CHECK_EQ(controller.snapshot().clients[0].priority, -5);
+  controller.set_floor(0, pid, 10);
+  CHECK_EQ(controller.recall(0, pid, 100, 10.0), 10);
+  CHECK_EQ(a->asked_bytes(), 30);
+  a->release(30);
+  CHECK_EQ(a->asked_bytes(), 0);
+
+  CHECK_THROWS(Misuse, "is no longer at place 0", controller.set_limit(0, pid + 1, 50));
+  CHECK_THROWS(Misuse, "is no longer at place 1", controller.set_limit(1, pid, 50));
+  CHECK_THROWS(Misuse, "has no place 64", controller.set_priority(kLedgerSlots, pid, 1));
+  a->close();
+  CHECK_THROWS(Misuse, "is no longer at place 0", controller.set_limit(0, pid, 50));
+}
+
+// A floor that came back must be seen to fit again: in between, others may have taken what it guaranteed.
+TEST(ledger_a_floor_lowered_and_raised_by_another_process_is_no_longer_taken_for_granted) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a", 60));
+  const auto b = ledger.register_client(spec("b"));
+  const auto pid = static_cast<std::uint32_t>(::getpid());
+  CHECK(a->try_claim(10));
+  ledger.set_floor(0, pid, 10);
+  CHECK(b->try_claim(90));
+  ledger.set_floor(0, pid, 60);
+  CHECK(!a->try_claim(1));
+  b->release(50);
+  CHECK(a->try_claim(50));
+}
+
+TEST(ledger_kinds_are_lines_of_one_budget) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  ClientSpec weights = spec("model");
+  weights.kind = ClientKind::kWeights;
+  const auto w = ledger.register_client(weights);
+  const auto kv = ledger.register_client(spec("model"));
+  CHECK(w->try_claim(70));
+  CHECK(!kv->try_claim(31));
+  const LedgerSnapshot snapshot = ledger.snapshot();
+  CHECK(snapshot.clients[0].kind == ClientKind::kWeights);
+  CHECK(snapshot.clients[1].kind == ClientKind::kKv);
+}
+
+TEST(ledger_a_refusal_names_who_holds_the_rest) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("small"));
+  const auto b = ledger.register_client(spec("large", 40));
+  CHECK(a->explain().find("guaranteed: 'large' 40") != std::string::npos);
+  CHECK(b->try_claim(70));
+  CHECK(a->explain().find("could claim 30 now; others hold or are guaranteed: 'large' 70") !=
+        std::string::npos);
+  CHECK(a->try_claim(30));
+  CHECK(b->explain().find("'small' 30") != std::string::npos);
+  b->close();
+  CHECK(a->explain().find("guaranteed: nobody") != std::string::npos);
+}
+
+TEST(ledger_a_deleted_file_is_noticed_by_its_clients) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto a = ledger.register_client(spec("a"));
+  const auto b = ledger.register_client(spec("b"));
+  CHECK(!a->is_cut_off());
+  CHECK(ledger.is_at_its_path());
+  std::filesystem::remove(folder.path());
+  CHECK(!ledger.is_at_its_path());
+  CHECK(b->is_cut_off());
+  const Ledger anew(folder.path(), 100);
+  CHECK(!ledger.is_at_its_path());
+  CHECK(anew.is_at_its_path());
+  CHECK(a->try_claim(100));  // what was running goes on, under the budget that it knows
 }
 
 TEST(ledger_closing_gives_everything_up_and_frees_the_place) {
@@ -231,14 +374,33 @@ TEST(ledger_files_that_are_not_privately_ours_are_refused) {
   CHECK_EQ(Ledger(folder.folder() + "/new/device.ledger", 100).budget_bytes(), 100);
 }
 
+TEST(ledger_files_are_removed_only_when_nobody_has_them_open) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  {
+    const Ledger ledger(path, 100);  // looks only, and holds no place
+    CHECK(!LedgerFile::remove_unused(path));
+    const auto a = ledger.register_client(spec("a"));
+    CHECK(!LedgerFile::remove_unused(path));
+    CHECK(ledger.is_at_its_path());
+  }
+  CHECK(LedgerFile::remove_unused(path));
+  CHECK_THROWS(Misuse, "does not exist", LedgerFile::remove_unused(path));
+  write_file(path, "of another version");
+  CHECK(LedgerFile::remove_unused(path));
+  write_file(path, "open to others");
+  ::chmod(path.c_str(), 0644);
+  CHECK_THROWS(Misuse, "the file is open to other users", LedgerFile::remove_unused(path));
+}
+
 TEST(ledger_files_with_other_contents_are_refused) {
   const LedgerFolder folder;
   const std::string path = folder.path();
   write_file(path, "short");
   CHECK_THROWS(Misuse, "has 5 bytes instead of", Ledger(path, 100));
   write_file(path, std::string(sizeof(LedgerSegment), 'x'));
-  CHECK_THROWS(Misuse, "is not a ledger of version 1", Ledger(path, 100));
-  CHECK_THROWS(Misuse, "is not a ledger of version 1", Ledger(path, std::nullopt));
+  CHECK_THROWS(Misuse, "is not a ledger of version 2", Ledger(path, 100));
+  CHECK_THROWS(Misuse, "is not a ledger of version 2", Ledger(path, std::nullopt));
   write_file(path, std::string(sizeof(LedgerSegment), '\0'));  // its maker died half-way
   CHECK_THROWS(Misuse, "is not initialised", Ledger(path, std::nullopt));
   CHECK_EQ(Ledger(path, 100).budget_bytes(), 100);

@@ -1,7 +1,5 @@
 // The ledger between processes: races, kill -9 at any instant, forked children. Every child ends by itself.
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -9,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "child_process.hpp"
 #include "ledger/ledger.hpp"
 #include "ledger_folder.hpp"
 #include "testing.hpp"
@@ -18,70 +17,15 @@ namespace {
 
 using namespace kvcached;
 
-constexpr unsigned kChildSeconds = 120;
-
-// A forked process that runs `body` and exits with its result; ends with its owner at the latest.
-class Child {
- public:
-  explicit Child(const std::function<int()>& body) : pid_(::fork()) {
-    if (pid_ < 0) throw std::runtime_error("fork");
-    if (pid_ > 0) return;
-    ::alarm(kChildSeconds);
-    int status = 99;
-    try {
-      status = body();
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "  child: %s\n", error.what());
-    }
-    ::_exit(status);
-  }
-  Child(Child&& other) noexcept : pid_(std::exchange(other.pid_, 0)) {}
-  Child& operator=(Child&&) = delete;
-  ~Child() {
-    if (pid_ > 0) kill();
-  }
-
-  pid_t pid() const { return pid_; }
-  void kill() {
-    ::kill(pid_, SIGKILL);
-    wait();
-  }
-  int wait() {
-    int status = 0;
-    ::waitpid(pid_, &status, 0);
-    pid_ = 0;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-
- private:
-  pid_t pid_;
-};
-
-// Memory shared with forked children.
-struct Shared {
+// What forked children tell each other and the test.
+struct Board {
   std::atomic<std::int64_t> held{0};
   std::atomic<long> grants{0};
   std::atomic<long> refusals{0};
   std::atomic<long> overgrants{0};
   std::atomic<int> ready{0};
 };
-
-class SharedPage {
- public:
-  SharedPage() : shared_(new (map()) Shared) {}
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
-  ~SharedPage() { ::munmap(shared_, sizeof(Shared)); }
-  Shared* operator->() const { return shared_; }
-
- private:
-  static void* map() {
-    void* memory = ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) throw std::runtime_error("mmap");
-    return memory;
-  }
-  Shared* shared_;
-};
+using SharedPage = Shared<Board>;
 
 void wait_until_ready(const SharedPage& shared, int count) {
   for (int i = 0; i < 10000 && shared->ready.load() < count; ++i) ::usleep(1000);

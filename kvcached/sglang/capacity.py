@@ -6,10 +6,13 @@
 (c) picking rows is `KvPool.alloc`: it maps nothing, asks nobody and after (b) cannot fail.
 
 What the ledger does not give becomes a want in it, also where evicting this engine's own cache filled the
-gap: a busy engine's cache is worth more than an idle one's. Others see it and give back what they can spare
-(`step_boundary`). A refusal is retried when the ledger changes or after `RETRY_S`.
+gap: a busy engine's cache is worth more than an idle one's. The ledger says what this engine should give
+back itself, for others or because a limit was lowered, and it does so at `step_boundary`. Admission yields to
+wants whose turn comes first; running requests do not. A refusal is retried when the ledger changes or after
+`RETRY_S`.
 """
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +21,12 @@ from kvcached import _core
 
 RETRY_S = 0.25
 """A refusal is tried again at the latest after this many seconds, even if the ledger said nothing."""
+
+
+WANT_S = 5.0
+"""A want that is not renewed lapses after this many seconds: an engine that hangs stops nobody."""
+
+_log = logging.getLogger(__name__)
 
 
 class PrefixCache(Protocol):
@@ -59,6 +68,7 @@ class Capacity:
         self._refused = False
         self._refused_at_s = 0.0
         self._refused_generation = -1
+        self._has_warned = False
         self._page_set_bytes = pool.geometry.page_set_bytes
         self._rows_per_page = pool.geometry.rows_per_page
 
@@ -126,11 +136,13 @@ class Capacity:
 
     def begin_pass(self) -> None:
         """A new admission pass: what earlier passes were refused no longer counts."""
+        self._client.yielding = True
         self._lacking_rows = 0
         self._refused = False
 
     def end_pass(self) -> None:
         """Let others see what the ledger did not give in this pass, and note when, for the retry."""
+        self._client.yielding = False
         self._set_shortfall(admission_rows=self._lacking_rows)
         self._refused_at_s = self._clock()
         self._refused_generation = self._client.generation
@@ -140,15 +152,22 @@ class Capacity:
         self.pool.trim(0 if idle else self._reserved_rows + self._rows_per_page)
 
     def step_boundary(self, cache: PrefixCache, *, idle: bool) -> None:
-        """Return what nobody here needs: empty pages always, prefix cache when others want memory."""
+        """Return what nobody here needs: empty pages always, prefix cache when the ledger asks for it."""
         self.trim(idle=idle)
         if idle:
             self._reserved_rows = 0
             self._refused = False
             self._set_shortfall(admission_rows=0, decode_rows=0)
-        wanted_bytes = self._client.wanted_by_others_bytes()
-        if wanted_bytes > 0:
-            self._give_back(wanted_bytes, cache)
+        self._offer_spare(cache)
+        asked_bytes = self._client.asked_bytes()
+        if asked_bytes > 0:
+            self._give_back(asked_bytes, cache)
+        if self._client.is_cut_off() and not self._has_warned:
+            self._has_warned = True
+            _log.error(
+                "the ledger's file was deleted or replaced while this engine uses it: engines started since "
+                "then share another budget, and together they may exceed the device; restart this engine"
+            )
         self.pool.publish()
 
     def _grow_towards(self, rows: int, cache: PrefixCache) -> int:
@@ -168,21 +187,29 @@ class Capacity:
             # The driver or the OS refused what the ledger granted: the same answer as the ledger's no.
             return False
 
-    def _give_back(self, wanted_bytes: int, cache: PrefixCache) -> None:
-        """Empty pages of prefix cache, oldest first, for others; never below this engine's floor.
+    def _offer_spare(self, cache: PrefixCache) -> None:
+        """Show the others what this engine could give back: whole pages' worth of cache and of free rows."""
+        free_rows = max(0, self.pool.rows_free_backed - self._reserved_rows)
+        pages = (cache.evictable_rows() + free_rows) // self._rows_per_page
+        self._client.set_spare(min(pages * self._page_set_bytes, self._client.used_bytes))
+
+    def _give_back(self, asked_bytes: int, cache: PrefixCache) -> None:
+        """Give back free pages, then prefix cache, oldest first; the ledger asks for nothing below the floor.
 
         Evicting a page's worth of rows seldom empties exactly one page, so the loop asks again until enough
         came back or the cache holds nothing more; each turn evicts something, which bounds it.
         """
-        # What is free already only waits to be claimed: it must not be given a second time.
-        asked_bytes = wanted_bytes - self._client.obtainable_bytes()
-        spare_bytes = min(asked_bytes, self._client.used_bytes - self._client.floor_bytes)
-        while spare_bytes > 0 and (evictable_rows := cache.evictable_rows()) > 0:
-            pages = -(-spare_bytes // self._page_set_bytes)
+        lacking_bytes = asked_bytes - self.pool.trim(self._reserved_rows)
+        while lacking_bytes > 0 and (evictable_rows := cache.evictable_rows()) > 0:
+            pages = -(-lacking_bytes // self._page_set_bytes)
             cache.evict(min(evictable_rows, pages * self._rows_per_page))
-            spare_bytes -= self.pool.trim(self._reserved_rows)
+            lacking_bytes -= self.pool.trim(self._reserved_rows)
             if cache.evictable_rows() >= evictable_rows:
-                return
+                break
+        if lacking_bytes > 0:
+            self._client.set_spare(0)  # all that could go is gone: the ledger asks somebody else for the rest
+        else:
+            self._offer_spare(cache)
 
     def _set_shortfall(self, *, admission_rows: int | None = None, decode_rows: int | None = None) -> None:
         before = self._shortfall.rows
@@ -190,8 +217,8 @@ class Capacity:
             self._shortfall.admission_rows = admission_rows
         if decode_rows is not None:
             self._shortfall.decode_rows = decode_rows
-        if self._shortfall.rows != before:
+        if self._shortfall.rows or before:
             pages = -(-self._shortfall.rows // self._rows_per_page)
             # Up to its floor this engine may claim without anybody's help.
             guaranteed_bytes = max(0, self._client.floor_bytes - self._client.used_bytes)
-            self._client.set_want(max(0, pages * self._page_set_bytes - guaranteed_bytes))
+            self._client.set_want(max(0, pages * self._page_set_bytes - guaranteed_bytes), WANT_S)

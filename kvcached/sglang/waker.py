@@ -1,6 +1,6 @@
-"""Wakes a scheduler that sleeps on idle when another engine wants memory.
+"""Wakes a scheduler that sleeps on idle when the ledger asks it for memory.
 
-The scheduler's thread must serve the want itself (only it may touch the prefix cache), and asleep it looks at
+The scheduler's thread must give it back itself (only it may touch the prefix cache), and asleep it looks at
 its sockets only once a second. An eventfd among them ends the sleep at once.
 """
 
@@ -14,10 +14,10 @@ _WAIT_S = 1.0
 
 
 class IdleWaker:
-    """A thread that turns a want in the ledger into a readable eventfd while the scheduler sleeps.
+    """A thread that turns the ledger's asking into a readable eventfd while the scheduler sleeps.
 
     The thread only reads the ledger, so it changes nothing that the scheduler owns. It wakes once per change
-    of the ledger: a want that this engine cannot serve does not keep it awake.
+    of the ledger: what this engine cannot give does not keep it awake.
     """
 
     def __init__(self, ledger: _core.Ledger, client: _core.LedgerClient) -> None:
@@ -51,7 +51,7 @@ class IdleWaker:
         while True:
             self._asleep.wait()
             generation = self._client.generation
-            if generation != served_generation and self._client.wanted_by_others_bytes() > 0:
+            if generation != served_generation and self._client.asked_bytes() > 0:
                 served_generation = generation
                 self._asleep.clear()
                 os.eventfd_write(self._eventfd, 1)

@@ -1,5 +1,6 @@
 """The capacity protocol between two engines of one budget, with real pools and a real ledger."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,11 +35,14 @@ class Engine:
     ledger: _core.Ledger
     name: str
     floor_pages: int
+    priority: int = 0
     clock: Clock = field(default_factory=Clock)
     cached: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.client = self.ledger.register(name=self.name, floor_bytes=self.floor_pages * PAGE_BYTES)
+        self.client = self.ledger.register(
+            name=self.name, floor_bytes=self.floor_pages * PAGE_BYTES, priority=self.priority
+        )
         self.pool = _core.KvPool(_core.Backend.host(strict=True), GEOMETRY, self.client)
         self.capacity = Capacity(self.pool, self.client, self.clock)
 
@@ -67,8 +71,16 @@ class Engine:
     def cache(self, pages: int) -> None:
         self.cached += [self.use(PAGE_ROWS) for _ in range(pages)]
 
+    def info(self) -> _core.ClientInfo:
+        return next(c for c in self.ledger.snapshot().clients if c.name == self.name)
+
     def want_bytes(self) -> int:
-        return next(c.want_bytes for c in self.ledger.snapshot().clients if c.name == self.name)
+        return self.info().want_bytes
+
+    def set_limit(self, pages: int | None) -> None:
+        """As another process does."""
+        info, limit = self.info(), None if pages is None else pages * PAGE_BYTES
+        self.ledger.set_limit(slot=info.slot, pid=info.pid, limit_bytes=limit)
 
 
 @pytest.fixture
@@ -228,3 +240,100 @@ def test_a_prompt_in_chunks_keeps_what_was_backed_for_it(engines: tuple[Engine, 
     engine.capacity.reserve(0)
     engine.capacity.step_boundary(engine, idle=False)
     assert engine.pool.rows_free_backed < rows
+
+
+def test_a_more_important_engine_gives_nothing_to_a_less_important_one(
+    engines: tuple[Engine, Engine],
+) -> None:
+    holder, waiter = engines
+    holder.client.set_priority(1)
+    holder.cache(7)
+    assert not waiter.admit(4 * PAGE_ROWS)
+    holder.capacity.step_boundary(holder, idle=False)
+    assert holder.evictable_rows() == 7 * PAGE_ROWS
+    waiter.client.set_priority(2)
+    holder.capacity.step_boundary(holder, idle=False)
+    assert waiter.admit(4 * PAGE_ROWS)
+
+
+def test_the_next_want_is_renewed_with_every_refused_pass(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    holder.use(7 * PAGE_ROWS)
+    assert not waiter.admit(5 * PAGE_ROWS)
+    wanted_bytes = waiter.want_bytes()
+    waiter.client.set_want(wanted_bytes, 0.02)
+    deadline_s = time.monotonic() + 60.0
+    while waiter.want_bytes() > 0:
+        assert time.monotonic() < deadline_s, "a want that nobody renews lapses"
+        time.sleep(0.005)
+    assert not waiter.admit(5 * PAGE_ROWS)
+    assert waiter.want_bytes() == wanted_bytes
+
+
+def test_admission_leaves_what_a_more_important_engine_wants_and_running_requests_go_on(
+    engines: tuple[Engine, Engine],
+) -> None:
+    first, second = engines
+    first.client.set_priority(1)
+    running = first.use(6 * PAGE_ROWS)
+    assert not first.admit(4 * PAGE_ROWS)
+    first.pool.free(running)
+    first.capacity.trim(idle=True)
+    # 9 of 10 pages are free beside padding; 4 are wanted by the first and its floor is 2.
+    assert not second.admit(8 * PAGE_ROWS)
+    assert second.capacity.refused
+    assert second.capacity.free_up(7 * PAGE_ROWS, second), "running requests take what there is"
+
+
+def test_a_lowered_limit_takes_cache_at_the_next_boundary_and_used_pages_as_requests_end(
+    engines: tuple[Engine, Engine],
+) -> None:
+    engine, _ = engines
+    engine.cache(3)
+    running = engine.use(4 * PAGE_ROWS)
+    held_bytes = engine.client.used_bytes
+    engine.set_limit(3)
+    assert not engine.pool.grow(PAGE_ROWS), "no new grant from here on"
+
+    engine.capacity.step_boundary(engine, idle=False)
+    assert engine.evictable_rows() == 0
+    assert held_bytes > engine.client.used_bytes >= 4 * PAGE_BYTES
+
+    engine.cached.append(running)  # the request ends: its rows are cache now
+    engine.capacity.step_boundary(engine, idle=False)
+    assert engine.client.used_bytes <= 3 * PAGE_BYTES
+
+
+def test_peer_fault_08_a_restored_limit_regrows(engines: tuple[Engine, Engine]) -> None:
+    engine, _ = engines
+    engine.set_limit(3)
+    assert not engine.admit(5 * PAGE_ROWS)
+    resizes = engine.pool.stats().maps
+    for _ in range(100):
+        engine.capacity.step_boundary(engine, idle=True)
+        engine.pool.free(engine.use(PAGE_ROWS // 2))
+    assert engine.pool.stats().maps - resizes <= 100, "a limit that is kept costs no resizing"
+    engine.set_limit(None)
+    assert engine.admit(5 * PAGE_ROWS)
+
+
+def test_an_offer_that_turns_out_empty_is_withdrawn(engines: tuple[Engine, Engine]) -> None:
+    holder, waiter = engines
+    rows = [holder.use(PAGE_ROWS) for _ in range(6)]
+    for ids in rows:  # half of every page: as many free rows as three pages, and no empty page
+        holder.pool.free(ids[::2].copy())
+    assert not waiter.admit(5 * PAGE_ROWS)
+    holder.capacity.step_boundary(holder, idle=False)
+    assert holder.info().spare_bytes == 0
+    assert holder.client.asked_bytes() == 0
+
+
+def test_an_engine_whose_ledger_was_deleted_says_so_once(
+    engines: tuple[Engine, Engine], caplog: pytest.LogCaptureFixture
+) -> None:
+    engine, _ = engines
+    Path(engine.ledger.path).unlink()
+    for _ in range(3):
+        engine.capacity.step_boundary(engine, idle=True)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert "deleted or replaced" in caplog.text

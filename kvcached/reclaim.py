@@ -1,0 +1,74 @@
+"""Give memory back when the ledger asks for it: for a process that is no engine and keeps a cache.
+
+Example::
+
+    ledger = kvcached.ledgers.open_ledger(config, "cpu")
+    client = ledger.register(name="embeddings", floor_bytes=64 << 20)
+    with ReclaimServer(ledger, client, give_back=cache.shrink):
+        ...  # fill the cache, and say after every change what of it could go: client.set_spare(cache.nbytes)
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+    from kvcached._core import Ledger, LedgerClient
+
+_WAIT_S = 0.25
+"""Bound on one sleep: how long stopping may take, and what a lapse that nobody rang for may cost."""
+
+_log = logging.getLogger(__name__)
+
+
+class ReclaimServer:
+    """A thread that calls back whenever the ledger asks this client for memory; asleep otherwise.
+
+    Args:
+        ledger: where to sleep on changes.
+        client: whose memory it is. It is asked only for what it offers (`client.set_spare`), for what it
+            holds over its limit, and for what a recall names; never for what lies below its floor.
+        give_back: called on the server's thread with the bytes asked for; frees what it can, releases the
+            credit, and returns the bytes released. Less than asked means that nothing more can go for now:
+            the offer is withdrawn until `set_spare` renews it.
+    """
+
+    def __init__(self, ledger: Ledger, client: LedgerClient, give_back: Callable[[int], int]) -> None:
+        self._ledger = ledger
+        self._client = client
+        self._give_back = give_back
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="kvcached-reclaim", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        while not self._stopping.is_set():
+            generation = self._client.generation
+            asked_bytes = self._client.asked_bytes()
+            if asked_bytes > 0:
+                self._answer(asked_bytes)
+            # What was just released has changed the generation: then this returns at once, to look again.
+            self._ledger.wait(generation, _WAIT_S)
+
+    def _answer(self, asked_bytes: int) -> None:
+        released_bytes = 0
+        try:
+            released_bytes = self._give_back(asked_bytes)
+        except Exception:  # noqa: BLE001 - somebody else's code; the thread has to outlive it
+            _log.exception("the reclaim callback failed; nothing more is offered until it is offered again")
+        if released_bytes < asked_bytes:
+            self._client.set_spare(0)

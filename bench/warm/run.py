@@ -85,7 +85,9 @@ def _round(plan: Plan, warm_bytes: int) -> list[Step]:
         page_bytes=segment_bytes,
     )
     if geometry.page_set_bytes != PAGE_BYTES:
-        raise RuntimeError(f"a page is {geometry.page_set_bytes} bytes, not the {PAGE_BYTES} this bench is about")
+        raise RuntimeError(
+            f"a page is {geometry.page_set_bytes} bytes, not the {PAGE_BYTES} this bench is about"
+        )
     pool = KvPool(Backend.host(), geometry, None, warm_bytes=warm_bytes)
     try:
         due_s = time.monotonic()

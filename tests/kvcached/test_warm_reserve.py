@@ -78,9 +78,7 @@ def test_a_trim_to_nothing_sends_it_to_rest(pool: KVCachePool, client: _core.Led
     await_empty(pool, 6)  # awake again, with what it remembers
 
 
-def test_closing_a_pool_while_it_fills_leaves_nothing(
-    client: _core.LedgerClient, pool: KVCachePool
-) -> None:
+def test_closing_a_pool_while_it_fills_leaves_nothing(client: _core.LedgerClient, pool: KVCachePool) -> None:
     for _ in range(20):
         core = _core.KvPool(_core.Backend.host(), pool.geometry, client, warm_bytes=1 << 20)
         assert core.grow(BURST_ROWS)

@@ -9,6 +9,7 @@
 | KVCACHED_FLOOR_BYTES | guaranteed to this client | 0; engines: padding + one request of maximal length |
 | KVCACHED_LIMIT_BYTES | most this client may hold | none |
 | KVCACHED_PRIORITY | who is asked last to give memory back | 0 |
+| KVCACHED_WARM_BYTES | most that is kept mapped ahead of need; 0: nothing | engines: a 16th of the budget |
 | KVCACHED_PAGE_BYTES | widest stripe of one page | 64 KiB on the host, 2 MiB on CUDA |
 | KVCACHED_HOST_STRICT | 1: host rows without memory fault when touched | 0 |
 | KVCACHED_LIBCUDA | path of the CUDA driver library | the system's libcuda.so.1 |
@@ -43,7 +44,7 @@ _VARIABLES = frozenset(
     _PREFIX + name
     for name in (
         *("ENABLE", "LEDGER", "BUDGET_BYTES", "NAME", "FLOOR_BYTES"),
-        *("LIMIT_BYTES", "PRIORITY", "PAGE_BYTES", "HOST_STRICT", "LIBCUDA"),
+        *("LIMIT_BYTES", "PRIORITY", "WARM_BYTES", "PAGE_BYTES", "HOST_STRICT", "LIBCUDA"),
     )
 )
 _UNITS: dict[str, int] = {"": 1, "b": 1} | {
@@ -65,6 +66,7 @@ class Config:
     floor_bytes: int | None = None
     limit_bytes: int | None = None
     priority: int = 0
+    warm_bytes: int | None = None
     page_bytes: int | None = None
     host_strict: bool = False
     libcuda: str | None = None
@@ -88,6 +90,7 @@ class Config:
             floor_bytes=_size(given, "KVCACHED_FLOOR_BYTES", least=0),
             limit_bytes=_size(given, "KVCACHED_LIMIT_BYTES", least=1),
             priority=_integer(given, "KVCACHED_PRIORITY"),
+            warm_bytes=_size(given, "KVCACHED_WARM_BYTES", least=0),
             page_bytes=_size(given, "KVCACHED_PAGE_BYTES", least=4096),
             host_strict=_flag(given, "KVCACHED_HOST_STRICT"),
             libcuda=_path(given, "KVCACHED_LIBCUDA"),

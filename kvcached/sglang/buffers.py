@@ -25,6 +25,9 @@ class EngineMemory:
 
 _ATTRIBUTE = "kvcached_memory"
 
+WARM_BUDGET_DIVISOR = 16
+"""An engine keeps at most this part of the device's budget mapped ahead of need where nothing else is set."""
+
 
 def memory_of(kv_pool: Any) -> EngineMemory:
     """The elastic memory beneath an SGLang KV pool.
@@ -68,6 +71,9 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
         client=client,
         page_bytes=config.page_bytes,
         reserved_rows=kv_pool.page_size,
+        warm_bytes=ledger.budget_bytes // WARM_BUDGET_DIVISOR
+        if config.warm_bytes is None
+        else config.warm_bytes,
     )
     # The tensors end with the last whole page; SGLang expects exactly the rows it asked for.
     kv_pool.k_buffer = [k[: k_shape[0]] for k in cache.k]

@@ -148,8 +148,12 @@ class Capacity:
         self._refused_generation = self._client.generation
 
     def trim(self, *, idle: bool) -> None:
-        """Return empty pages and their credit; an engine that works keeps a page more than it reserved."""
-        self.pool.trim(0 if idle else self._reserved_rows + self._rows_per_page)
+        """Return empty pages and their credit; an engine that works keeps some more than it reserved.
+
+        One page, or as many as its warm reserve has seen bursts take.
+        """
+        warm_rows = max(1, self.pool.warm_pages) * self._rows_per_page
+        self.pool.trim(0 if idle else self._reserved_rows + warm_rows)
 
     def step_boundary(self, cache: PrefixCache, *, idle: bool) -> None:
         """Return what nobody here needs: empty pages always, prefix cache when the ledger asks for it."""

@@ -1,4 +1,4 @@
-"""``kvctl``: look at the budgets of this machine's devices and at what may be wrong with the installation."""
+"""``kvctl``: look at the budgets of this machine's devices, change them, and find what may be wrong."""
 
 # ruff: noqa: T201 - printing is what this module is for
 from __future__ import annotations
@@ -6,19 +6,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from kvcached import doctor
-from kvcached.config import ledger_dir
+from kvcached._core import Ledger
+from kvcached.config import ledger_dir, parse_size_bytes
+from kvcached.controls import find_target
 from kvcached.errors import KvcachedError
 from kvcached.ledgers import find_ledgers
-from kvcached.stats import ClientStats, LedgerStats, read_ledger
+from kvcached.stats import LedgerStats, read_ledger
+from kvcached.table import HOLDINGS, MOVEMENTS, ledger_table, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _MARKS = {"ok": "ok  ", "note": "note", "warn": "warn", "fail": "FAIL"}
+_MOST_SECONDS = 1e6
+_CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,22 +33,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command: Callable[[argparse.Namespace], int] = options.command
     try:
         return command(options)
-    except KvcachedError as error:
-        print(f"kvctl: {error}", file=sys.stderr)
+    except (KvcachedError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            return 1
+        if options.json:
+            print(json.dumps({"error": str(error)}))
+        else:
+            print(f"kvctl: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:
-        return 1
+    except KeyboardInterrupt:
+        return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kvctl", description="Shared KV-cache budgets of this machine.")
+    parser = argparse.ArgumentParser(prog="kvctl", description="Shared memory budgets of this machine.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, command, summary in (
-        ("list", _list, "who holds how much of each device's budget"),
-        ("doctor", _doctor, "check the installation, this machine, and running SGLang engines"),
-    ):
+
+    def add(name: str, command: Callable[[argparse.Namespace], int], summary: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=summary, description=summary)
-        sub.add_argument("--json", action="store_true", help="print one JSON object")
+        sub.add_argument("--json", action="store_true", help="print JSON")
         sub.add_argument(
             "--ledger",
             metavar="PATH",
@@ -50,10 +59,54 @@ def _parser() -> argparse.ArgumentParser:
             help=f"this ledger file (may be repeated); without it, all in {ledger_dir()}",
         )
         sub.set_defaults(command=command)
+        return sub
+
+    add("list", _list, "who holds how much of each device's budget")
+    top = add("top", _top, "the same, live, with who wants and who is asked to give back")
+    top.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks")
+    top.add_argument("--count", type=int, default=0, metavar="N", help="end after so many looks")
+    limit = add("limit", _set, "set the most a client may hold; used memory goes as its requests end")
+    floor = add("floor", _set, "set what a client is guaranteed")
+    priority = add("priority", _set, "set who is served first and gives back last: the higher")
+    reclaim = add("reclaim", _reclaim, "ask a client to give memory back now, not below its floor")
+    for sub in (limit, floor, priority, reclaim):
+        sub.add_argument("client", metavar="CLIENT", help="its name, its pid, or @SLOT")
+    limit.add_argument("size", type=_size_or_none, metavar="SIZE|none", help="such as 4GiB; none lifts it")
+    limit.set_defaults(change=lambda target, options: target.set_limit(options.size))
+    floor.add_argument("size", type=_size, metavar="SIZE", help="such as 512MiB")
+    floor.set_defaults(change=lambda target, options: target.set_floor(options.size))
+    priority.add_argument("priority", type=int, metavar="N")
+    priority.set_defaults(change=lambda target, options: target.set_priority(options.priority))
+    reclaim.add_argument("size", type=_size, metavar="SIZE", help="how much, such as 1GiB")
+    reclaim.add_argument("--within", type=_seconds, default=5.0, metavar="S", help="how long to ask and wait")
+    add("clean", _clean, "remove ledgers that no living process has open")
+    add("doctor", _doctor, "check the installation, this machine, and running SGLang engines")
     return parser
 
 
-def _list(options: argparse.Namespace) -> int:
+def _size(text: str) -> int:
+    try:
+        return parse_size_bytes(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _size_or_none(text: str) -> int | None:
+    return None if text.lower() == "none" else _size(text)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < _MOST_SECONDS:
+        raise argparse.ArgumentTypeError("give seconds above 0")
+    return seconds
+
+
+# ---- looking -----------------------------------------------------------------------------------------------
+
+
+def _read_all(options: argparse.Namespace) -> tuple[list[LedgerStats], list[dict[str, str]]]:
+    """What can be read, and the errors of what cannot."""
     ledgers: list[LedgerStats] = []
     failures: list[dict[str, str]] = []
     for path in options.ledger or find_ledgers():
@@ -61,13 +114,89 @@ def _list(options: argparse.Namespace) -> int:
             ledgers.append(read_ledger(path))
         except (KvcachedError, OSError) as error:
             failures.append({"path": path, "error": str(error)})
+    return ledgers, failures
+
+
+def _list(options: argparse.Namespace) -> int:
+    ledgers, failures = _read_all(options)
     if options.json:
         print(json.dumps({"ledgers": [ledger.as_dict() for ledger in ledgers], "errors": failures}, indent=2))
     else:
-        print("\n\n".join(_table(ledger) for ledger in ledgers) or f"no ledgers in {ledger_dir()}")
+        tables = [ledger_table(ledger, HOLDINGS) for ledger in ledgers]
+        print("\n\n".join(tables) or f"no ledgers in {ledger_dir()}")
         for failure in failures:
             print(f"kvctl: {failure['path']}: {failure['error']}", file=sys.stderr)
     return 1 if failures else 0
+
+
+def _top(options: argparse.Namespace) -> int:
+    looks = 0
+    while True:
+        ledgers, failures = _read_all(options)
+        if options.json:
+            look = {"time_s": time.time(), "ledgers": [ledger.as_dict() for ledger in ledgers]}
+            print(json.dumps({**look, "errors": failures}), flush=True)
+        else:
+            tables = [ledger_table(ledger, MOVEMENTS, bar=True) for ledger in ledgers]
+            tables += [f"{failure['path']}: {failure['error']}" for failure in failures]
+            text = "\n\n".join(tables) or f"no ledgers in {ledger_dir()}"
+            print((_CLEAR_SCREEN if sys.stdout.isatty() else "") + text, flush=True)
+        looks += 1
+        if looks == options.count:
+            return 0
+        time.sleep(options.interval)
+
+
+# ---- changing ----------------------------------------------------------------------------------------------
+
+
+def _set(options: argparse.Namespace) -> int:
+    target = find_target(options.client, options.ledger or find_ledgers())
+    options.change(target, options)
+    client = target.read()
+    if options.json:
+        print(json.dumps({"client": asdict(client)}, indent=2))
+        return 0
+    print(
+        f"{client.name} (pid {client.pid}): holds {size_text(client.used_bytes)}, floor "
+        f"{size_text(client.floor_bytes)}, limit {size_text(client.limit_bytes)}, priority {client.priority}"
+    )
+    if client.limit_bytes is not None and client.used_bytes > client.limit_bytes:
+        print(f"{size_text(client.used_bytes - client.limit_bytes)} above its limit go as its requests end")
+    return 0
+
+
+def _reclaim(options: argparse.Namespace) -> int:
+    target = find_target(options.client, options.ledger or find_ledgers())
+    asked_bytes, released_bytes = target.recall(options.size, options.within)
+    if options.json:
+        outcome = {"asked_bytes": asked_bytes, "released_bytes": released_bytes}
+        print(json.dumps({"client": asdict(target.read()), **outcome}, indent=2))
+    else:
+        print(f"{size_text(released_bytes)} of {size_text(asked_bytes)} came back")
+    return 0 if released_bytes >= asked_bytes else 1
+
+
+def _clean(options: argparse.Namespace) -> int:
+    removed: list[str] = []
+    kept: list[dict[str, str]] = []
+    for path in options.ledger or find_ledgers():
+        try:
+            if Ledger.remove_unused(path):
+                removed.append(path)
+            else:
+                kept.append({"path": path, "reason": "in use"})
+        except (KvcachedError, OSError) as error:
+            kept.append({"path": path, "reason": str(error)})
+    if options.json:
+        print(json.dumps({"removed": removed, "kept": kept}, indent=2))
+        return 0
+    lines = [f"removed {path}" for path in removed] + [f"kept {one['path']}: {one['reason']}" for one in kept]
+    print("\n".join(lines) or f"no ledgers in {ledger_dir()}")
+    return 0
+
+
+# ---- examining ---------------------------------------------------------------------------------------------
 
 
 def _doctor(options: argparse.Namespace) -> int:
@@ -81,49 +210,6 @@ def _doctor(options: argparse.Namespace) -> int:
         if check.remedy:
             print(f"      remedy: {check.remedy}")
     return 0 if healthy else 1
-
-
-# ---- text --------------------------------------------------------------------------------------------------
-
-_KIB = 1024
-_COLUMNS = ("NAME", "PID", "USED", "MAPPED", "FLOOR", "LIMIT", "PRIORITY", "ROWS USED", "ROWS BACKED")
-
-
-def _table(ledger: LedgerStats) -> str:
-    budget, used = _size(ledger.budget_bytes), _size(ledger.used_bytes)
-    head = f"{ledger.device}  budget {budget}, used {used}  {ledger.path}"
-    rows = [_COLUMNS, *(_row(client) for client in ledger.clients)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join([head, *lines] if ledger.clients else [head, "no clients"])
-
-
-def _row(client: ClientStats) -> tuple[str, ...]:
-    return (
-        client.name,
-        str(client.pid),
-        _size(client.used_bytes),
-        _size(client.mapped_bytes),
-        _size(client.floor_bytes),
-        _size(client.limit_bytes),
-        str(client.priority),
-        str(client.rows_used),
-        str(client.rows_backed),
-    )
-
-
-def _size(nbytes: int | None) -> str:
-    """``1536`` -> ``1.5 KiB``; None -> ``-``."""
-    if nbytes is None:
-        return "-"
-    value, unit = float(nbytes), "B"
-    for larger in ("KiB", "MiB", "GiB", "TiB"):
-        if value < _KIB:
-            break
-        value, unit = value / _KIB, larger
-    return f"{value:.1f} {unit}" if unit != "B" else f"{nbytes} B"
 
 
 if __name__ == "__main__":

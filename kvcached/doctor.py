@@ -20,7 +20,7 @@ from kvcached._core import Backend, VirtualRange, build_info
 from kvcached.backends import cuda_unavailable_reason
 from kvcached.config import Config
 from kvcached.errors import KvcachedError
-from kvcached.ledgers import find_ledgers
+from kvcached.ledgers import SUFFIX, find_ledgers
 from kvcached.stats import read_ledger
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def examine(ledger_paths: list[str], directory: Path | None) -> list[Check]:
     if directory is not None:
         checks.append(_guarded("ledger folder", partial(_folder, directory)))
     checks += [_guarded(f"ledger {path}", partial(_ledger, path)) for path in ledger_paths]
+    checks += _cut_off(ledger_paths)
     return checks + _schedulers(ledger_paths)
 
 
@@ -184,7 +185,7 @@ def _ledger(path: str) -> Check:
             name,
             "warn",
             "stale: no living process uses it",
-            f"delete it if nothing is about to start: rm {path}",
+            "if nothing is about to start, remove it: kvctl clean",
         )
     detail = f"{len(ledger.clients)} clients hold {ledger.used_bytes} of {ledger.budget_bytes} bytes"
     over = [client.name for client in ledger.clients if (client.mapped_bytes or 0) > client.used_bytes]
@@ -197,6 +198,20 @@ def _ledger(path: str) -> Check:
             "rows it has not allocated",
         )
     return Check(name, "ok", detail)
+
+
+def _cut_off(ledger_paths: list[str]) -> list[Check]:
+    """One check for each process that still uses a ledger whose file was deleted or replaced."""
+    return [
+        Check(
+            f"ledger {path}, pid {pid}",
+            "warn",
+            f"process {pid} uses a file that was deleted or replaced: what it holds counts in no budget that "
+            "engines started since then can see, and together they may exceed the device",
+            "restart that process; never delete ledgers by hand, use kvctl clean",
+        )
+        for pid, path in proc.deleted_mappings(SUFFIX, ledger_paths)
+    ]
 
 
 # ---- engines -----------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _PRESENT = 1 << 63
@@ -75,6 +75,28 @@ def processes(title_prefix: str) -> list[Process]:
         if process.title.startswith(title_prefix):
             found.append(process)
     return sorted(found, key=lambda process: process.pid)
+
+
+def deleted_mappings(suffix: str, paths: Iterable[str] = ()) -> list[tuple[int, str]]:
+    """(pid, path) of files that a live process of this user maps though they were deleted or replaced.
+
+    Only paths that end with `suffix` or are among `paths`.
+    """
+    mark, named = " (deleted)", frozenset(paths)
+    found = set()
+    for process in processes(""):
+        try:
+            lines = Path(f"/proc/{process.pid}/maps").read_text("utf-8", "surrogateescape").splitlines()
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # it ended while we looked
+        for line in lines:
+            if not line.endswith(mark):
+                continue
+            # "start-end perms offset device inode   path": the path may hold spaces
+            path = line.removesuffix(mark).split(maxsplit=5)[-1]
+            if path.endswith(suffix) or path in named:
+                found.add((process.pid, path))
+    return sorted(found)
 
 
 def environment(pid: int) -> dict[str, str]:

@@ -16,10 +16,18 @@ class ClientStats:
     slot: int
     pid: int
     name: str
+    kind: str
+    """What it holds: ``kv``, ``weights`` or ``other``; all kinds pay from the same budget."""
     used_bytes: int
     floor_bytes: int
     limit_bytes: int | None
     priority: int
+    spare_bytes: int
+    """Of `used_bytes`, what it says it could give back without hurting running work."""
+    want_bytes: int
+    """Refused to it and still wanted."""
+    asked_bytes: int
+    """What it should give back now."""
     rows_used: int
     rows_backed: int
     range_base: int
@@ -36,6 +44,7 @@ class LedgerStats:
     device: str
     budget_bytes: int
     used_bytes: int
+    used_bytes_by_kind: dict[str, int]
     clients: tuple[ClientStats, ...]
 
     def as_dict(self) -> dict[str, object]:
@@ -53,7 +62,10 @@ def read_ledger(path: str) -> LedgerStats:
     clients = tuple(
         _client(info, on_host=not device.startswith("cuda")) for info in snapshot.clients if info.alive
     )
-    return LedgerStats(path, device, snapshot.budget_bytes, snapshot.used_bytes, clients)
+    by_kind: dict[str, int] = {}
+    for client in clients:
+        by_kind[client.kind] = by_kind.get(client.kind, 0) + client.used_bytes
+    return LedgerStats(path, device, snapshot.budget_bytes, snapshot.used_bytes, by_kind, clients)
 
 
 def _client(info: ClientInfo, *, on_host: bool) -> ClientStats:
@@ -61,10 +73,14 @@ def _client(info: ClientInfo, *, on_host: bool) -> ClientStats:
         slot=info.slot,
         pid=info.pid,
         name=info.name,
+        kind=info.kind,
         used_bytes=info.used_bytes,
         floor_bytes=info.floor_bytes,
         limit_bytes=info.limit_bytes,
         priority=info.priority,
+        spare_bytes=info.spare_bytes,
+        want_bytes=info.want_bytes,
+        asked_bytes=info.asked_bytes,
         rows_used=info.rows_used,
         rows_backed=info.rows_backed,
         range_base=info.range_base,

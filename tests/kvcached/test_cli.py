@@ -95,9 +95,146 @@ def test_list_as_text(capsys: pytest.CaptureFixture[str], ledger_path: str, star
     assert cli.main(["list", "--ledger", ledger_path]) == 0
     head, columns, row = capsys.readouterr().out.splitlines()
     assert head.startswith("host0  budget 1.0 GiB, used ")
-    assert columns.split()[:4] == ["NAME", "PID", "USED", "MAPPED"]
-    assert row.split()[:2] == ["chat", str(child.pid)]
+    assert columns.split()[:5] == ["NAME", "KIND", "PID", "USED", "MAPPED"]
+    assert row.split()[:3] == ["chat", "kv", str(child.pid)]
     assert "64.0 MiB" in row
+
+
+def test_list_shows_weights_and_kv_as_lines_of_one_budget(ledger_path: str) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    weights = ledger.register(name="chat", kind="weights")
+    kv = ledger.register(name="chat")
+    assert weights.try_claim(700)
+    assert kv.try_claim(200)
+    _, report = kvctl("list", "--ledger", ledger_path)
+    (shown,) = report["ledgers"]
+    assert shown["used_bytes_by_kind"] == {"weights": 700, "kv": 200}
+    assert [(client["kind"], client["used_bytes"]) for client in shown["clients"]] == [
+        ("weights", 700),
+        ("kv", 200),
+    ]
+    code, report = kvctl("limit", "chat", "1MiB", "--ledger", ledger_path)
+    assert code == 1
+    assert "2 clients match 'chat'" in report["error"]
+    assert f"@1 of --ledger {ledger_path}" in report["error"]
+
+
+def test_top_looks_again_and_shows_who_wants_and_who_is_asked(
+    ledger_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    holder, waiter = (ledger.register(name=name) for name in ("holder", "waiter"))
+    assert holder.try_claim(900)
+    holder.set_spare(800)
+    waiter.set_want(300, lapse_s=1000.0)
+    options = ["top", "--count", "2", "--interval", "0.01", "--ledger", ledger_path]
+    assert cli.main([*options, "--json"]) == 0
+    looks = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(looks) == 2
+    shown = {client["name"]: client for client in looks[1]["ledgers"][0]["clients"]}
+    assert (shown["waiter"]["want_bytes"], shown["holder"]["asked_bytes"]) == (300, 200)
+    assert cli.main(options) == 0
+    text = capsys.readouterr().out
+    assert text.count("ASKED FOR") == 2
+    assert "90%" in text
+    assert "\x1b" not in text, "a file or pipe gets no screen control"
+
+
+# ---- changing ----------------------------------------------------------------------------------------------
+
+CACHE = """
+    import sys
+    from kvcached._core import Ledger
+    from kvcached.reclaim import ReclaimServer
+    client = Ledger(sys.argv[1]).register(name="cache", floor_bytes=100)
+    assert client.try_claim(900)
+    with ReclaimServer(Ledger(sys.argv[1]), client, lambda nbytes: client.release(nbytes) or nbytes):
+        print("ready")
+        for line in sys.stdin:
+            print(client.try_claim(int(line)))
+"""
+
+
+def until_used(ledger: Ledger, nbytes: int) -> None:
+    deadline_s = time.monotonic() + 60.0
+    while ledger.snapshot().used_bytes != nbytes:
+        assert time.monotonic() < deadline_s, ledger.snapshot().clients
+        time.sleep(0.01)
+
+
+def test_a_lower_limit_shrinks_another_process_and_a_restored_one_regrows_it(
+    start_child: StartChild, ledger_path: str
+) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    child = start_child(CACHE, ledger_path)
+    assert child.line() == "ready"
+    code, report = kvctl("limit", "cache", "300", "--ledger", ledger_path)
+    assert code == 0
+    assert report["client"]["limit_bytes"] == 300
+    until_used(ledger, 300)
+    child.say("1")
+    assert child.line() == "False"
+    assert kvctl("limit", str(child.pid), "none", "--ledger", ledger_path)[0] == 0
+    child.say("600")
+    assert child.line() == "True"
+
+
+def test_floor_priority_and_reclaim_of_another_process(start_child: StartChild, ledger_path: str) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    child = start_child(CACHE, ledger_path)
+    assert child.line() == "ready"
+    code, report = kvctl("reclaim", "@0", "300", "--ledger", ledger_path)
+    assert (code, report["asked_bytes"], report["released_bytes"]) == (0, 300, 300)
+    _, report = kvctl("floor", "cache", "500", "--ledger", ledger_path)
+    assert report["client"]["floor_bytes"] == 500
+    _, report = kvctl("priority", "cache", "-3", "--ledger", ledger_path)
+    assert report["client"]["priority"] == -3
+    code, report = kvctl("reclaim", "cache", "1KiB", "--ledger", ledger_path)
+    assert (code, report["asked_bytes"]) == (0, 100), "its floor is not asked for"
+    assert ledger.snapshot().used_bytes == 500
+    code, report = kvctl("floor", "cache", "2KiB", "--ledger", ledger_path)
+    assert code == 1
+    assert "smallest budget that works" in report["error"]
+    code, report = kvctl("limit", "cache", "400", "--ledger", ledger_path)
+    assert code == 1
+    assert "exceeds its limit" in report["error"]
+
+
+def test_reclaim_says_when_too_little_came_back(capsys: pytest.CaptureFixture[str], ledger_path: str) -> None:
+    client = Ledger(ledger_path, 1000).register(name="busy")
+    assert client.try_claim(800)
+    assert cli.main(["reclaim", "busy", "500", "--within", "0.05", "--ledger", ledger_path]) == 1
+    assert capsys.readouterr().out == "0 B of 500 B came back\n"
+    assert cli.main(["limit", "nobody", "500", "--ledger", ledger_path]) == 1
+    assert "no client 'nobody'" in capsys.readouterr().err
+
+
+def test_clean_removes_only_what_no_living_process_has_open(start_child: StartChild) -> None:
+    used, unused, foreign = (default_ledger_path(name) for name in ("host0", "host1", "host2"))
+    child = start_child(LIVE_POOL, used)
+    child.line()
+    Ledger(unused, 1 << 20)
+    Path(foreign).write_bytes(b"an older version's")
+    Path(foreign).chmod(0o600)
+    code, report = kvctl("clean")
+    assert code == 0
+    assert report == {"removed": [unused, foreign], "kept": [{"path": used, "reason": "in use"}]}
+    assert [path.name for path in Path(used).parent.iterdir()] == ["host0.ledger"]
+    child.kill()
+    assert kvctl("clean")[1]["removed"] == [used]
+
+
+def test_doctor_names_processes_whose_ledger_was_deleted_under_them(
+    start_child: StartChild, ledger_path: str
+) -> None:
+    child = start_child(LIVE_POOL, ledger_path)
+    child.line()
+    Path(ledger_path).unlink()
+    Ledger(ledger_path, 1 << 20)
+    _, report = kvctl("doctor", "--ledger", ledger_path)
+    check = check_named(report, f"ledger {ledger_path}, pid {child.pid}")
+    assert check["status"] == "warn"
+    assert "deleted or replaced" in check["detail"]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no ledger" * 4000])

@@ -38,7 +38,7 @@ export PIP_NO_INPUT := 1
 # Importing parts of torch makes this folder, by default in the machine's temporary one, and nothing removes it.
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/build/torchinductor
 
-.PHONY: help env build models test test-cpp test-python demo lint format clean distclean
+.PHONY: help env build models test test-cpp test-sanitized test-python demo lint format clean distclean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3.11] [TORCH_INDEX=URL]"
@@ -53,10 +53,20 @@ models: $(BUILD_STAMP) $(MODELS_STAMP) ## make the demo's three models in ./mode
 test: test-cpp test-python ## build and run all tests, C++ and Python
 
 test-cpp: $(BUILD_STAMP) ## only the C++ tests
-	@echo "== C++ tests"
-	@$(VENV)/bin/cmake -S . -B build/tests -G Ninja -DCMAKE_MAKE_PROGRAM="$$PWD/$(VENV)/bin/ninja" -DCMAKE_BUILD_TYPE=RelWithDebInfo -DKVCACHED_BUILD_TESTS=ON -DKVCACHED_BUILD_MODULE=OFF > build/tests.log 2>&1 || { cat build/tests.log; exit 1; }
-	@$(VENV)/bin/cmake --build build/tests --parallel $(JOBS)
-	@$(VENV)/bin/ctest --test-dir build/tests --output-on-failure --no-tests=error --timeout 300
+	$(call run_cpp_tests,tests)
+
+test-sanitized: $(BUILD_STAMP) ## the C++ tests under the address, undefined-behaviour and thread sanitizers
+	$(call run_cpp_tests,asan)
+	$(call run_cpp_tests,tsan)
+
+# $(1) names a preset of CMakePresets.json; it builds in build/$(1).
+define run_cpp_tests
+	@echo "== C++ tests ($(1))"
+	@mkdir -p build
+	@$(VENV)/bin/cmake --preset $(1) -DCMAKE_MAKE_PROGRAM="$$PWD/$(VENV)/bin/ninja" > build/$(1).log 2>&1 || { cat build/$(1).log; exit 1; }
+	@$(VENV)/bin/cmake --build build/$(1) --parallel $(JOBS)
+	@$(VENV)/bin/ctest --test-dir build/$(1) --output-on-failure --no-tests=error --timeout 300
+endef
 
 test-python: models ## only the Python tests
 	@echo "== Python tests"

@@ -1,13 +1,13 @@
 """What host memory costs: putting pages under a pool, and creating a pool.
 
-Fault-in: a pool of 32 stripes grows page by page (`fault_in_ratio`; one call of the kernel per stripe and page of
-64 KiB) or by runs of eight pages, against one anonymous mapping of the same bytes that is populated with one
-call per step, with the same advice on huge pages, in the same process. Blocks alternate, the first pair is
-dropped, figures are medians of the pairs' ratios. `_strict`, `_exportable` (against a populated shared file) and
-`_huge` (pages of 2 MiB, huge pages on both sides) are the same for the other kinds of backend.
+Fault-in: a pool of 32 stripes grows page by page (`fault_in_ratio`; one kernel call per stripe and page
+of 64 KiB) or by runs of eight pages, against one anonymous mapping of the same bytes that is populated with
+one call per step, with the same advice on huge pages, in the same process. Blocks alternate, the first pair
+is dropped, figures are medians of the pairs' ratios. `_strict`, `_exportable` (against a populated shared
+file) and `_huge` (pages of 2 MiB, huge pages on both sides) are the same for the other kinds of backend.
 
-Creation: pools of 1 TiB and of 1 GiB of addresses in eight stripes, in turn; time is the median, resident memory
-the largest growth seen of the whole process, the pool's padding page (512 KiB) included.
+Creation: pools of 1 TiB and of 1 GiB of addresses in eight stripes, in turn; time is the median, resident
+memory the largest growth seen of the whole process, the pool's padding page (512 KiB) included.
 `create_rss_tables_bytes` is that growth for 64 stripes less the padding page.
 """
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -56,13 +57,13 @@ class FaultyVmm : public kvcached::ForwardingVmm {
  private:
   template <typename Error>
   void stumble(const char* verb) {
-    if (countdown_ == 0 || --countdown_ != 0) return;
+    if (countdown_ <= 0 || --countdown_ != 0) return;
     has_failed_ = true;
     throw Error(std::string("injected into ") + verb);
   }
 
-  long countdown_ = 0;  // 0: never
-  bool has_failed_ = false;
+  std::atomic<long> countdown_{0};  // 0: never
+  std::atomic<bool> has_failed_{false};
 };
 
 }  // namespace backends

@@ -4,10 +4,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "backends.hpp"
@@ -141,6 +143,26 @@ TEST_EACH_BACKEND(vmm_ranges_do_not_share_addresses_or_memory) {
   two.unmap(0, second);
   one.release(first);
   two.release(second);
+}
+
+TEST_EACH_BACKEND(vmm_threads_with_a_range_each_share_a_backend) {
+  const auto vmm = kit.make();
+  std::atomic<int> wrong{0};
+  const auto work = [&](int number) {
+    for (int round = 0; round < 10; ++round) {
+      Range range(vmm);
+      const auto handles = range.create(3);
+      range.map(1, handles);
+      std::memset(range.data(1), number, 3 * range.piece_bytes());
+      wrong += range.data(3)[100] == number ? 0 : 1;
+      range.unmap(1, handles);
+      range.release(handles);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int number = 1; number <= 4; ++number) threads.emplace_back(work, number);
+  for (std::thread& thread : threads) thread.join();
+  CHECK_EQ(wrong.load(), 0);
 }
 
 // The peer mapped 32 GiB that the kernel would not promise, did not look at the answer, and went on.

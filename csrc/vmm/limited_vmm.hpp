@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,13 +19,19 @@ class LimitedVmm : public ForwardingVmm {
   std::size_t held_bytes() const noexcept { return held_bytes_; }
 
   Handle create(std::size_t bytes) override {
-    if (bytes > limit_bytes_ - held_bytes_) {
-      throw OutOfMemory("create of " + std::to_string(bytes) + " bytes: " + std::to_string(held_bytes_) +
-                        " held of a limit of " + std::to_string(limit_bytes_));
+    std::size_t held_bytes = held_bytes_.load();
+    do {
+      if (bytes > limit_bytes_ - held_bytes) {
+        throw OutOfMemory("create of " + std::to_string(bytes) + " bytes: " + std::to_string(held_bytes) +
+                          " held of a limit of " + std::to_string(limit_bytes_));
+      }
+    } while (!held_bytes_.compare_exchange_weak(held_bytes, held_bytes + bytes));
+    try {
+      return ForwardingVmm::create(bytes);
+    } catch (...) {
+      held_bytes_ -= bytes;
+      throw;
     }
-    const Handle handle = ForwardingVmm::create(bytes);
-    held_bytes_ += bytes;
-    return handle;
   }
 
   void release(Handle handle, std::size_t bytes) override {
@@ -34,7 +41,7 @@ class LimitedVmm : public ForwardingVmm {
 
  private:
   std::size_t limit_bytes_;
-  std::size_t held_bytes_ = 0;
+  std::atomic<std::size_t> held_bytes_{0};
 };
 
 }  // namespace kvcached

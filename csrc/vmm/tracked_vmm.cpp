@@ -19,7 +19,8 @@ auto find_piece(Pieces& pieces, Handle handle, std::size_t bytes) {
 
 }  // namespace
 
-TrackedVmm::Live TrackedVmm::live() const noexcept {
+TrackedVmm::Live TrackedVmm::live() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
   Live live;
   live.reservations = reservations_.size();
   live.pieces = pieces_.size();
@@ -29,6 +30,7 @@ TrackedVmm::Live TrackedVmm::live() const noexcept {
 }
 
 Address TrackedVmm::reserve(std::size_t bytes, std::size_t page_bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   require_granular("reserve", bytes);
   const Address base = ForwardingVmm::reserve(bytes, page_bytes);
   reservations_[base] = bytes;
@@ -36,6 +38,7 @@ Address TrackedVmm::reserve(std::size_t bytes, std::size_t page_bytes) {
 }
 
 void TrackedVmm::free_reservation(Address base, std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = reservations_.find(base);
   if (found == reservations_.end() || found->second != bytes)
     reject("free_reservation", "not a whole reservation");
@@ -45,6 +48,7 @@ void TrackedVmm::free_reservation(Address base, std::size_t bytes) {
 }
 
 Handle TrackedVmm::create(std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   require_granular("create", bytes);
   const Handle handle = ForwardingVmm::create(bytes);
   pieces_.emplace(handle, bytes);
@@ -52,6 +56,7 @@ Handle TrackedVmm::create(std::size_t bytes) {
 }
 
 void TrackedVmm::release(Handle handle, std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = find_piece(pieces_, handle, bytes);
   if (found == pieces_.end()) reject("release", "no such piece, or released before");
   const bool has_handles = capabilities().recycles;
@@ -63,6 +68,7 @@ void TrackedVmm::release(Handle handle, std::size_t bytes) {
 }
 
 void TrackedVmm::map(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   const std::size_t bytes = piece_bytes * count;
   require_granular("map", first);
   require_granular("map", bytes);
@@ -79,6 +85,7 @@ void TrackedVmm::map(Address first, std::size_t piece_bytes, const Handle* handl
 }
 
 void TrackedVmm::set_access(Address first, std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   Address at = first;
   for (auto it = mappings_.find(first); at < first + bytes; ++it) {
     if (it == mappings_.end() || it->first != at) reject("set_access", "the range is not fully mapped");
@@ -88,6 +95,7 @@ void TrackedVmm::set_access(Address first, std::size_t bytes) {
 }
 
 void TrackedVmm::unmap(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   for (std::size_t i = 0; i < count; ++i) {
     const auto found = mappings_.find(first + i * piece_bytes);
     if (found == mappings_.end()) reject("unmap", "not mapped");
@@ -99,6 +107,7 @@ void TrackedVmm::unmap(Address first, std::size_t piece_bytes, const Handle* han
 }
 
 ExportedMemory TrackedVmm::export_memory(Address first, Handle handle) {
+  const std::lock_guard<std::mutex> guard(mutex_);
   const auto found = mappings_.find(first);
   if (found == mappings_.end() || found->second.handle != handle) {
     reject("export_memory", "the piece is not mapped there");

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <utility>
 
 #include "vmm/forwarding_vmm.hpp"
@@ -22,7 +23,7 @@ class TrackedVmm : public ForwardingVmm {
 
   explicit TrackedVmm(std::shared_ptr<Vmm> inner) : ForwardingVmm(std::move(inner)) {}
 
-  Live live() const noexcept;
+  Live live() const;
 
   Address reserve(std::size_t bytes, std::size_t page_bytes) override;
   void free_reservation(Address base, std::size_t bytes) override;
@@ -42,6 +43,7 @@ class TrackedVmm : public ForwardingVmm {
   void require_granular(const char* verb, std::size_t value) const;
   bool is_free(Address first, std::size_t bytes) const;
 
+  mutable std::mutex mutex_;  // over the books and the calls beneath them
   std::map<Address, std::size_t> reservations_;
   std::multimap<Handle, std::size_t> pieces_;  // backends without handles give the same token every time
   std::map<Address, Mapped> mappings_;

@@ -3,8 +3,8 @@
 //   reserve -> [create -> map -> set_access -> unmap -> release]* -> free_reservation
 //
 // Every address and size is a multiple of capabilities().granularity_bytes. A call that throws has no effect,
-// unless it throws UndoFailed. Implementations keep no lock: one caller at a time per reservation, create and
-// release from any thread.
+// unless it throws UndoFailed. Nothing is locked for the caller: one caller at a time per reservation, create
+// and release from any thread.
 #pragma once
 
 #include <cstddef>

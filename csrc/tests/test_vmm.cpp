@@ -243,6 +243,44 @@ TEST(vmm_host_huge_ranges_are_aligned_to_huge_pages) {
   vmm.free_reservation(base, 4 * huge);
 }
 
+TEST(vmm_host_refusals_name_call_arguments_code_and_limit) {
+  HostVmm vmm(false);
+  CHECK_THROWS(OutOfMemory, "mmap(0x0, 1152921504606846976) failed: ENOMEM (12): Cannot allocate memory",
+               vmm.reserve(std::size_t{1} << 60, 4096));
+  CHECK(backends::holds_in_child([&vmm] {
+    const rlimit small{std::size_t{1} << 40, std::size_t{1} << 40};
+    if (::setrlimit(RLIMIT_AS, &small) != 0) return false;
+    CHECK_THROWS(OutOfMemory, "addresses are limited to 1099511627776 bytes (ulimit -v)",
+                 vmm.reserve(std::size_t{2} << 40, 4096));
+    return testing::failures_in_test() == 0;
+  }));
+  CHECK_THROWS(DriverError, "munmap(0x1, 4096) failed: EINVAL (22): Invalid argument",
+               vmm.free_reservation(1, 4096));
+}
+
+// Addresses over an empty file: the kernel refuses to back them, as it does when memory has run out.
+class RefusingVmm : public HostVmm {
+ public:
+  RefusingVmm() : HostVmm(false) {}
+
+ protected:
+  void lay(Address base, std::size_t bytes) override {
+    const FileDescriptor empty(::memfd_create("empty", MFD_CLOEXEC));
+    void* const laid = ::mmap(reinterpret_cast<void*>(base), bytes, PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_FIXED, empty.get(), 0);
+    REQUIRE(laid != MAP_FAILED);
+  }
+};
+
+TEST(vmm_host_memory_that_the_kernel_refuses_is_an_error) {
+  RefusingVmm vmm;
+  const Address base = vmm.reserve(1 << 20, 4096);
+  const Handle token = vmm.create(4096);
+  CHECK_THROWS(OutOfMemory, "with MADV_POPULATE_WRITE failed: EFAULT (14)", vmm.map(base, 4096, &token, 1));
+  CHECK_THROWS(OutOfMemory, "bytes available", vmm.map(base, 4096, &token, 1));
+  vmm.free_reservation(base, 1 << 20);
+}
+
 TEST(vmm_host_locked_pages_are_given_back_too) {
   for (const std::shared_ptr<Vmm>& vmm : std::vector<std::shared_ptr<Vmm>>{
            std::make_shared<HostVmm>(false), std::make_shared<MemfdVmm>(false)}) {

@@ -125,8 +125,12 @@ void HostVmm::map(Address first, std::size_t piece_bytes, const Handle*, std::si
   }
   try {
     populate(first, bytes);
-  } catch (...) {
-    unmap(first, piece_bytes, nullptr, count);
+  } catch (const Error& error) {
+    try {
+      unmap(first, piece_bytes, nullptr, count);
+    } catch (const Error& undo_error) {
+      throw UndoFailed(std::string(error.what()) + "; undoing it failed too: " + undo_error.what());
+    }
     throw;
   }
 }

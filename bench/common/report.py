@@ -37,6 +37,8 @@ class Measured:
     figures: Mapping[str, float]
     planned: int
     made: int
+    hardware: str = ""
+    """What was measured beside this machine: a device and its driver, say."""
 
     @property
     def skipped(self) -> int:
@@ -61,7 +63,8 @@ def run_bench(name: str, what: str, measure: Callable[[bool], Measured]) -> int:
     started_s = time.monotonic()
     measured = measure(options.quick)
     seconds = round(time.monotonic() - started_s, 1)
-    report = asdict(Report(name, commit(), hardware(), seconds, measured.skipped, dict(measured.figures)))
+    where = ", ".join(filter(None, (hardware(), measured.hardware)))
+    report = asdict(Report(name, commit(), where, seconds, measured.skipped, dict(measured.figures)))
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(report, indent=1) + "\n")

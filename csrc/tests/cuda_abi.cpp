@@ -33,7 +33,8 @@ static_assert(kHandleTypeNone == CU_MEM_HANDLE_TYPE_NONE &&
 static_assert(kAllocationPinned == CU_MEM_ALLOCATION_TYPE_PINNED &&
               kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE);
 static_assert(kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
-static_assert(kGranularityMinimum == CU_MEM_ALLOC_GRANULARITY_MINIMUM);
+static_assert(kGranularityMinimum == CU_MEM_ALLOC_GRANULARITY_MINIMUM &&
+              kGranularityRecommended == CU_MEM_ALLOC_GRANULARITY_RECOMMENDED);
 
 // Same number of arguments, each of the same size: what the calling convention needs.
 template <typename Ours, typename Official>

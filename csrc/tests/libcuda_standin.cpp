@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <map>
@@ -199,6 +200,18 @@ EXPORTED Result cuDeviceGet(Device* device, int index) {
   return kSuccess;
 }
 
+EXPORTED Result cuDeviceGetName(char* name, int bytes, Device) {
+  ENTER("cuDeviceGetName");
+  std::snprintf(name, static_cast<std::size_t>(bytes), "libcuda stand-in");
+  return kSuccess;
+}
+
+EXPORTED Result cuDriverGetVersion(int* version) {
+  ENTER("cuDriverGetVersion");
+  *version = 12000;
+  return kSuccess;
+}
+
 EXPORTED Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
   ENTER("cuDeviceGetAttribute");
   if (device < 0 || device >= kDevices) return kInvalidDevice;
@@ -246,7 +259,7 @@ EXPORTED Result cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_byte
 
 EXPORTED Result cuMemGetAllocationGranularity(std::size_t* bytes, const AllocationProp* prop, int option) {
   ENTER("cuMemGetAllocationGranularity");
-  if (prop->type != kAllocationPinned || option != kGranularityMinimum)
+  if (prop->type != kAllocationPinned || (option != kGranularityMinimum && option != kGranularityRecommended))
     return call.violation("type or option");
   *bytes = kGranularityBytes;
   return kSuccess;
@@ -387,6 +400,18 @@ EXPORTED Result cuMemSetAccess(DevicePtr first, std::size_t bytes, const AccessD
   const std::vector<DevicePtr> whole = whole_mappings(first, bytes);
   if (whole.empty()) return call.violation("the range is not fully mapped");
   if (::mprotect(pointer(first), bytes, PROT_READ | PROT_WRITE) != 0) return kOutOfMemory;
+  return kSuccess;
+}
+
+EXPORTED Result cuMemcpyHtoD_v2(DevicePtr to, const void* from, std::size_t bytes) {
+  ENTER("cuMemcpyHtoD");
+  std::memcpy(pointer(to), from, bytes);
+  return kSuccess;
+}
+
+EXPORTED Result cuMemcpyDtoH_v2(void* to, DevicePtr from, std::size_t bytes) {
+  ENTER("cuMemcpyDtoH");
+  std::memcpy(to, pointer(from), bytes);
   return kSuccess;
 }
 

@@ -52,6 +52,7 @@ constexpr int kAllocationPinned = 1;
 constexpr int kLocationDevice = 1;
 constexpr int kAccessReadWrite = 3;
 constexpr int kGranularityMinimum = 0;
+constexpr int kGranularityRecommended = 1;
 constexpr int kHandleTypeNone = 0;
 constexpr int kHandleTypePosixFd = 1;
 

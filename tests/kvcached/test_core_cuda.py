@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.standin import build_standin
 
 PRELUDE = """
 import ctypes, sys
@@ -20,11 +20,7 @@ c.set_libcuda_path(sys.argv[1])
 
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    library = tmp_path_factory.mktemp("standin") / "libcuda_standin.so"
-    source = ROOT / "csrc" / "tests" / "libcuda_standin.cpp"
-    command = ["c++", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}"]
-    subprocess.run([*command, str(source), "-o", str(library), "-ldl"], check=True, timeout=120)
-    return library
+    return build_standin(tmp_path_factory.mktemp("standin"))
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:

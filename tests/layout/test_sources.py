@@ -56,6 +56,14 @@ def test_include_layers(folder: str, may_include: set[str]) -> None:
         assert layers <= may_include, f"{path.relative_to(ROOT)} includes {sorted(layers - may_include)}"
 
 
+def test_nothing_in_the_core_ends_the_process() -> None:
+    """An embedded allocator reports: no assert, which a release build drops, and no abort, which it keeps."""
+    ends = re.compile(r"^(?!\s*//).*\b(?:assert|abort|_?exit|terminate)\s*\(", re.MULTILINE)
+    for path in sources("vmm", "pool", "arena", "ledger", "bindings"):
+        found = ends.search(path.read_text())
+        assert found is None, f"{path.relative_to(ROOT)}: {found.group().strip()}"
+
+
 def test_core_reads_no_clock_and_does_no_io() -> None:
     for path in sorted((ROOT / "prism" / "core").glob("*.py")):
         assert not CORE_FORBIDDEN.search(path.read_text()), path

@@ -12,6 +12,10 @@
 #include "vmm/range_files.hpp"
 #include "vmm/system_error.hpp"
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23  // older headers lack the name
+#endif
+
 namespace kvcached {
 namespace {
 
@@ -40,7 +44,11 @@ FileDescriptor make_file(std::size_t bytes) {
 
 }  // namespace
 
-MemfdVmm::MemfdVmm(bool strict) : HostVmm(strict, /*exportable=*/true, MADV_REMOVE) {}
+// Without populate, pages of a file come at the first touch, and where memory is short that is a SIGBUS.
+MemfdVmm::MemfdVmm(bool strict) : HostVmm(strict, /*exportable=*/true, MADV_REMOVE) {
+  if (::madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0) return;
+  throw Unavailable("exportable host memory needs MADV_POPULATE_WRITE, that is Linux 5.14 or newer");
+}
 
 void MemfdVmm::lay(Address base, std::size_t bytes) {
   FileDescriptor file = make_file(bytes);

@@ -10,6 +10,7 @@ namespace kvcached {
 // them.
 class MemfdVmm : public HostVmm {
  public:
+  // Throws Unavailable before Linux 5.14.
   explicit MemfdVmm(bool strict);
 
   void free_reservation(Address base, std::size_t bytes) override;

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     )
     from kvcached.backends import cuda_unavailable_reason
     from kvcached.kv_pool import KVCachePool
+    from kvcached.layout import KVCacheSpec
 
     __version__: str
 
 __all__ = [
     "KVCachePool",
+    "KVCacheSpec",
     "VirtualTensor",
     "__version__",
     "alloc_kv",
@@ -46,7 +48,12 @@ __all__ = [
     "unmap",
 ]
 
-_HOMES = {"build_info": "_core", "cuda_unavailable_reason": "backends", "KVCachePool": "kv_pool"}
+_HOMES = {
+    "build_info": "_core",
+    "cuda_unavailable_reason": "backends",
+    "KVCachePool": "kv_pool",
+    "KVCacheSpec": "layout",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -37,6 +37,7 @@ from kvcached.kv_pool import KVCachePool
 from kvcached.ledgers import open_ledger
 
 if TYPE_CHECKING:
+    from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
 
 
@@ -46,7 +47,9 @@ def alloc_kvcache(
     rows: int,
     row_shape: tuple[int, ...],
     v_row_shape: tuple[int, ...] | None = None,
+    latent: bool = False,
     dtype: Dtype | str = "float16",
+    layout: Layout = "per_layer",
     device: str = "cpu",
     name: str | None = None,
     page_bytes: int | None = None,
@@ -64,7 +67,9 @@ def alloc_kvcache(
         rows: token slots that can be in use at once.
         row_shape: one token's K in one layer, usually ``(heads, head_dim)``.
         v_row_shape: the same for V; as K when None.
+        latent: a layer keeps one row for both, as MLA does; there is no V.
         dtype: element type, a torch dtype or its name.
+        layout: ``per_layer`` (contiguous tensors) or ``token_major`` (strided ones, smaller steps).
         device: ``cpu``, ``cuda`` or ``cuda:<index>``.
         name: shown by ``kvctl list``; at most 47 bytes.
         page_bytes: the widest piece of one tensor that gets memory at once.
@@ -96,9 +101,12 @@ def alloc_kvcache(
         rows=rows,
         row_shape=row_shape,
         v_row_shape=v_row_shape,
+        latent=latent,
         dtype=dtype,
+        layout=layout,
         client=_register(config, device),
         page_bytes=config.page_bytes,
+        page_policy=config.page_policy,
         row_multiple=row_multiple,
         warm_rows=warm_rows,
     )

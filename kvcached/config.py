@@ -11,6 +11,7 @@
 | KVCACHED_PRIORITY | who is asked last to give memory back | 0 |
 | KVCACHED_WARM_BYTES | most that is kept mapped ahead of need; 0: nothing | engines: a 16th of the budget |
 | KVCACHED_PAGE_BYTES | widest stripe of one page | 64 KiB on the host, 2 MiB on CUDA |
+| KVCACHED_PAGE_POLICY | page a request goes to: best_fit or most_filled | best_fit |
 | KVCACHED_HOST_STRICT | 1: host rows without memory fault when touched | 0 |
 | KVCACHED_LIBCUDA | path of the CUDA driver library | the system's libcuda.so.1 |
 
@@ -26,7 +27,7 @@ import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from kvcached.errors import ConfigError
 from kvcached.proc import mem_available_bytes
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 HOST_BUDGET_SHARE = 0.5
 """Share of MemAvailable that a new host ledger gets when no budget is set; the rest is left to weights."""
 
+PagePolicy = Literal["best_fit", "most_filled"]
+PAGE_POLICIES: tuple[PagePolicy, ...] = get_args(PagePolicy)
+
 NAME_MAX_BYTES = 47
 _PRIORITY_LIMIT = 1 << 30
 _PREFIX = "KVCACHED_"
@@ -44,7 +48,7 @@ _VARIABLES = frozenset(
     _PREFIX + name
     for name in (
         *("ENABLE", "LEDGER", "BUDGET_BYTES", "NAME", "FLOOR_BYTES"),
-        *("LIMIT_BYTES", "PRIORITY", "WARM_BYTES", "PAGE_BYTES", "HOST_STRICT", "LIBCUDA"),
+        *("LIMIT_BYTES", "PRIORITY", "WARM_BYTES", "PAGE_BYTES", "PAGE_POLICY", "HOST_STRICT", "LIBCUDA"),
     )
 )
 _UNITS: dict[str, int] = {"": 1, "b": 1} | {
@@ -68,6 +72,7 @@ class Config:
     priority: int = 0
     warm_bytes: int | None = None
     page_bytes: int | None = None
+    page_policy: PagePolicy = "best_fit"
     host_strict: bool = False
     libcuda: str | None = None
 
@@ -92,6 +97,7 @@ class Config:
             priority=_integer(given, "KVCACHED_PRIORITY"),
             warm_bytes=_size(given, "KVCACHED_WARM_BYTES", least=0),
             page_bytes=_size(given, "KVCACHED_PAGE_BYTES", least=4096),
+            page_policy=_page_policy(given, "KVCACHED_PAGE_POLICY"),
             host_strict=_flag(given, "KVCACHED_HOST_STRICT"),
             libcuda=_path(given, "KVCACHED_LIBCUDA"),
         )
@@ -192,6 +198,14 @@ def _name(given: Mapping[str, str], variable: str) -> str | None:
             f"{variable}={value!r} is no usable name: set at most {NAME_MAX_BYTES} printable bytes of UTF-8"
         )
     return value
+
+
+def _page_policy(given: Mapping[str, str], variable: str) -> PagePolicy:
+    value = given.get(variable, "best_fit")
+    for policy in PAGE_POLICIES:
+        if value == policy:
+            return policy
+    raise ConfigError(f"{variable}={value!r} is no page policy: set {' or '.join(PAGE_POLICIES)}")
 
 
 def _path(given: Mapping[str, str], variable: str) -> str | None:

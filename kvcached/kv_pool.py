@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Self
 
 from kvcached import tensors
-from kvcached._core import Backend, Geometry, KvPool, LedgerClient, PoolStats
+from kvcached._core import Backend, KvPool, LedgerClient, PoolStats
 from kvcached.errors import KvcachedError, Misuse, OutOfMemory
+from kvcached.layout import KVCacheSpec
 
 if TYPE_CHECKING:
     from types import TracebackType
 
+    from kvcached.config import PagePolicy
+    from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
 
 
 class KVCachePool:
-    """K and V tensors of every layer, with memory only under rows that are in use.
+    """The tensors of every layer, with memory only under rows that are in use.
 
     A context manager; not thread-safe (one scheduler thread owns a pool). Rows are token slots: row ``r`` of
-    every layer's K and V has memory exactly while ``r`` is allocated (or lies on a page kept warm). The first
-    ``reserved_rows`` rows are padding: always backed, never handed out.
+    every tensor has memory exactly while ``r`` is allocated (or lies on a page kept warm). A process may have
+    several pools (a sliding window beside full attention, say), each with a client of its own.
 
     Args:
         backend: where memory comes from, ``Backend.host()`` or ``Backend.cuda(index)``.
-        layers: number of layers; each has one K and one V tensor.
-        rows: most rows that can be allocated at once (rounded up to whole pages).
-        row_shape: shape of one row of K, usually ``(heads, head_dim)``.
-        v_row_shape: shape of one row of V; as K when None.
-        dtype: element type, as a torch dtype or its name.
         client: the ledger client that pays; None for a pool without a budget.
-        page_bytes: widest stripe of a page; the backend's default when None.
-        row_multiple: rows per page are a multiple of this (an engine's block size).
+        page_policy: ``best_fit`` or ``most_filled``: which page a request goes to, see :class:`KvPool`.
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
             0 for no such thread. :meth:`trim` with less than that sends it to rest.
+        layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
         Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page. LedgerRefused: the
@@ -49,54 +46,52 @@ class KVCachePool:
         rows: int,
         row_shape: tuple[int, ...],
         v_row_shape: tuple[int, ...] | None = None,
+        latent: bool = False,
         dtype: Dtype | str = "float16",
+        layout: Layout = "per_layer",
         client: LedgerClient | None = None,
         page_bytes: int | None = None,
+        page_policy: PagePolicy = "best_fit",
         row_multiple: int = 1,
         reserved_rows: int = 1,
         warm_rows: int | None = None,
         warm_bytes: int = 0,
     ) -> None:
-        element = tensors.resolve_dtype(dtype)
-        shapes = (tuple(row_shape), tuple(row_shape if v_row_shape is None else v_row_shape))
-        self.geometry = _geometry(
-            backend,
+        self.spec = KVCacheSpec(
             layers=layers,
             rows=rows,
-            shapes=shapes,
-            element=element,
+            row_shape=row_shape,
+            v_row_shape=v_row_shape,
+            latent=latent,
+            dtype=dtype,
+            layout=layout,
             page_bytes=page_bytes,
             row_multiple=row_multiple,
             reserved_rows=reserved_rows,
         )
-        self._warm_rows = self.geometry.rows_per_page if warm_rows is None else warm_rows
-        pool = KvPool(backend, self.geometry, client, warm_bytes=warm_bytes)
-        if client is not None and client.floor_bytes < pool.mapped_bytes:
-            # The padding page is never given back, so nobody may count on it.
-            client.set_floor(pool.mapped_bytes)
+        self._capabilities = backend.capabilities
+        self._client = client
+        self._asked_warm_rows = warm_rows
+        self.geometry = self.spec.geometry(self._capabilities)
+        pool = KvPool(backend, self.geometry, client, page_policy=page_policy, warm_bytes=warm_bytes)
+        # The padding page is never given back, so nobody may count on it.
+        self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
-        device = "cpu" if backend.capabilities.kind == "host" else f"cuda:{backend.capabilities.device}"
-        self._tensors = tuple(
-            tensors.tensor_over(
-                pool.stripe_address(stripe),
-                (self.geometry.rows, *shapes[stripe // layers]),
-                element,
-                device,
-                pool,
-            )
-            for stripe in range(2 * layers)
-        )
+        self._make_tensors(pool)
         pool.publish()
 
     @property
     def k(self) -> tuple[Tensor, ...]:
-        """K of each layer, ``(rows, *row_shape)``; rows that are not allocated must not be touched."""
-        return self._tensors[: len(self._tensors) // 2]
+        """K (or the latent rows) of each layer, ``(rows, *row_shape)``.
+
+        Rows that are not allocated must not be touched.
+        """
+        return self._k
 
     @property
     def v(self) -> tuple[Tensor, ...]:
-        """V of each layer, ``(rows, *v_row_shape)``."""
-        return self._tensors[len(self._tensors) // 2 :]
+        """V of each layer, ``(rows, *v_row_shape)``; nothing in a latent cache."""
+        return self._v
 
     @property
     def core(self) -> KvPool:
@@ -146,7 +141,7 @@ class KVCachePool:
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))
-        pool.trim(max(self._warm_rows, pool.warm_pages * self.geometry.rows_per_page))
+        pool.trim(max(self._warm_rows(), pool.warm_pages * self.geometry.rows_per_page))
         pool.publish()
 
     def trim(self, keep_rows: int = 0) -> int:
@@ -160,6 +155,28 @@ class KVCachePool:
         """Frozen counters of this pool."""
         return self._open().stats()
 
+    def realign(self, spec: KVCacheSpec) -> None:
+        """Lay another model's rows over the same addresses: what lets an engine serve a second model.
+
+        ``k`` and ``v`` are new tensors; those of before must not be used any more. Raises Misuse while rows
+        are in use or where the reservation is too small, OutOfMemory or LedgerRefused where the new padding
+        page cannot be had; the old rows then stay.
+        """
+        pool = self._open()
+        geometry = spec.geometry(self._capabilities)
+        padding_bytes = -(-geometry.reserved_rows // geometry.rows_per_page) * geometry.page_set_bytes
+        floor_bytes = 0 if self._client is None else self._client.floor_bytes
+        self._raise_floor(padding_bytes)
+        try:
+            pool.realign(geometry)
+        except KvcachedError:
+            if self._client is not None:
+                self._client.set_floor(floor_bytes)
+            raise
+        self.spec, self.geometry = spec, geometry
+        self._make_tensors(pool)
+        pool.publish()
+
     def check_invariants(self) -> None:
         """Raise KvcachedError when the core's books do not balance (for tests)."""
         self._open().check_invariants()
@@ -170,7 +187,8 @@ class KVCachePool:
         The addresses (and the padding page) go when the last tensor over them is gone, so a tensor that
         outlives the pool never points at somebody else's memory.
         """
-        pool, self._pool, self._tensors = self._pool, None, ()
+        pool, self._pool, self._client = self._pool, None, None
+        self._k = self._v = ()
         if pool is not None:
             pool.clear()
             pool.publish()
@@ -183,32 +201,38 @@ class KVCachePool:
     ) -> None:
         self.close()
 
+    def _warm_rows(self) -> int:
+        return self.geometry.rows_per_page if self._asked_warm_rows is None else self._asked_warm_rows
+
+    def _raise_floor(self, floor_bytes: int) -> None:
+        if self._client is not None and self._client.floor_bytes < floor_bytes:
+            self._client.set_floor(floor_bytes)
+
+    def _make_tensors(self, pool: KvPool) -> None:
+        """K and V of every layer; tensors of one stripe share its storage, which keeps the pool alive."""
+        kind, index = self._capabilities.kind, self._capabilities.device
+        device = "cpu" if kind == "host" else f"cuda:{index}"
+        spec, rows = self.spec, self.geometry.rows
+        stripes: dict[int, Tensor] = {}
+        made: list[list[Tensor]] = [[], []]
+        for part, shape in enumerate(spec.parts):
+            for place in (spec.place(part, layer) for layer in range(spec.layers)):
+                if place.stripe not in stripes:
+                    stripes[place.stripe] = tensors.bytes_over(
+                        pool.stripe_address(place.stripe), rows * place.stride_bytes, device, pool
+                    )
+                made[part].append(
+                    tensors.rows_of(
+                        stripes[place.stripe],
+                        (rows, *shape),
+                        spec.element,
+                        offset_bytes=place.offset_bytes,
+                        stride_bytes=place.stride_bytes,
+                    )
+                )
+        self._k, self._v = (tuple(part) for part in made)
+
     def _open(self) -> KvPool:
         if self._pool is None:
             raise Misuse("this KV cache is closed: make a new one")
         return self._pool
-
-
-def _geometry(
-    backend: Backend,
-    *,
-    layers: int,
-    rows: int,
-    shapes: tuple[tuple[int, ...], tuple[int, ...]],
-    element: Dtype,
-    page_bytes: int | None,
-    row_multiple: int,
-    reserved_rows: int,
-) -> Geometry:
-    """Stripes ordered K of layers 0..n-1, then V of layers 0..n-1."""
-    if layers < 1 or rows < 1:
-        raise Misuse(f"a KV cache of {layers} layers and {rows} rows: both must be 1 or more")
-    row_bytes = [math.prod(shape) * element.itemsize for shape in shapes for _ in range(layers)]
-    return Geometry(
-        rows=rows + reserved_rows,
-        row_bytes=row_bytes,
-        granularity_bytes=backend.capabilities.granularity_bytes,
-        page_bytes=page_bytes or backend.capabilities.default_page_bytes,
-        row_multiple=row_multiple,
-        reserved_rows=reserved_rows,
-    )

@@ -92,9 +92,23 @@ def tensor_over(
             f"no tensor of shape {shape} and dtype {dtype} at address {address:#x}: "
             "it needs at least one element and an address aligned to the element size"
         )
+    return bytes_over(address, nbytes, device, owner).view(dtype).view(shape)
+
+
+def bytes_over(address: int, nbytes: int, device: str, owner: object) -> torch.Tensor:
+    """The ``nbytes`` at ``address`` as uint8; else as :func:`tensor_over`."""
     flat = torch.utils.dlpack.from_dlpack(_capsule(address, nbytes, device))
     flat.untyped_storage().kvcached_owner = owner
-    return flat.view(dtype).view(shape)
+    return flat
+
+
+def rows_of(
+    stripe: torch.Tensor, shape: tuple[int, ...], dtype: torch.dtype, *, offset_bytes: int, stride_bytes: int
+) -> torch.Tensor:
+    """``shape[0]`` rows of a stripe of bytes, each contiguous, ``stride_bytes`` apart."""
+    item = dtype.itemsize
+    row = torch.empty(shape[1:], device="meta").stride()
+    return stripe.view(dtype).as_strided(shape, (stride_bytes // item, *row), offset_bytes // item)
 
 
 def as_index(rows: np.ndarray) -> torch.Tensor:

@@ -70,6 +70,7 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
         dtype=kv_pool.store_dtype,
         client=client,
         page_bytes=config.page_bytes,
+        page_policy=config.page_policy,
         reserved_rows=kv_pool.page_size,
         warm_bytes=ledger.budget_bytes // WARM_BUDGET_DIVISOR
         if config.warm_bytes is None

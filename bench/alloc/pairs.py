@@ -12,10 +12,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from prometheus_client import CollectorRegistry, generate_latest
 from sglang.srt.mem_cache.allocator.token import TokenToKVPoolAllocator
 
 from kvcached._core import Backend, Ledger
 from kvcached.kv_pool import KVCachePool
+from kvcached.metrics import PoolCollector
 from kvcached.sglang.allocator import ElasticTokenAllocator
 from kvcached.sglang.capacity import Capacity
 
@@ -26,7 +28,7 @@ _SEED = 1
 
 
 def elastic_allocator(stack: ExitStack, rows: int) -> ElasticTokenAllocator:
-    """The plugin's own, with all its rows backed and paid for from a ledger; `stack` takes it down."""
+    """The plugin's own, all rows backed, paid for from a ledger, with a collector; `stack` takes it down."""
     folder = stack.enter_context(TemporaryDirectory(prefix="kvcached-bench-"))
     client = Ledger(str(Path(folder) / "host0.ledger"), 1 << 40).register(name="bench")
     cache = stack.enter_context(
@@ -44,6 +46,9 @@ def elastic_allocator(stack: ExitStack, rows: int) -> ElasticTokenAllocator:
     allocator = ElasticTokenAllocator(
         rows, dtype=torch.bfloat16, device="cpu", kvcache=None, capacity=capacity
     )
+    registry = CollectorRegistry()
+    registry.register(PoolCollector({"bench": cache}))
+    stack.callback(generate_latest, registry)  # scraped once, at the end
     if not cache.core.grow(rows):
         raise RuntimeError(f"the bench could not back {rows} rows")
     return allocator

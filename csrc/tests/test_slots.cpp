@@ -39,8 +39,8 @@ void back(SlotAllocator& slots, std::size_t rows) {
 
 class Model {
  public:
-  Model(std::int64_t rows, std::int64_t rows_per_page, std::int64_t reserved_rows, unsigned seed)
-      : geometry_(geometry(rows, rows_per_page, reserved_rows)), slots_(geometry_), random_(seed) {
+  Model(const Geometry& geometry, PagePolicy policy, unsigned seed)
+      : geometry_(geometry), slots_(geometry_, policy), random_(seed) {
     if (geometry_.pinned_pages() > 0) apply_backed({{0, geometry_.pinned_pages()}});
   }
 
@@ -203,8 +203,10 @@ TEST(slots_agree_with_a_model_over_random_histories) {
   unsigned seed = 1;
   for (const std::int64_t rows_per_page : {1, 7, 64, 65, 128, 200}) {
     for (const std::int64_t reserved : {0, 1, 130}) {
-      Model model(rows_per_page * 12 + 140, rows_per_page, reserved, seed++);
-      for (int step = 0; step < 1500; ++step) model.step();
+      for (const PagePolicy policy : {PagePolicy::best_fit, PagePolicy::most_filled}) {
+        Model model(geometry(rows_per_page * 12 + 140, rows_per_page, reserved), policy, seed++);
+        for (int step = 0; step < 1500; ++step) model.step();
+      }
     }
   }
 }
@@ -219,6 +221,44 @@ TEST(slots_a_request_goes_to_the_tightest_page_that_holds_it) {
   CHECK_EQ(alloc(slots, 3)[0], all[16]);
   CHECK_EQ(alloc(slots, 4)[0], all[0]);
   CHECK_EQ(alloc(slots, 2)[0], all[32]);  // one row is left on page 0: not enough to stay together
+}
+
+TEST(slots_of_pages_that_fit_equally_the_lowest_is_taken) {
+  SlotAllocator slots(geometry(64, 16, 0));
+  back(slots, 64);
+  const Ids all = alloc(slots, 64);
+  for (const std::size_t page : {2U, 0U, 3U, 1U}) slots.free(&all[16 * page], 4);
+  CHECK_EQ(alloc(slots, 4)[0], 0);
+  CHECK_EQ(alloc(slots, 3)[0], 16);
+  CHECK_EQ(alloc(slots, 4)[0], 32);
+}
+
+TEST(slots_most_filled_spreads_a_request_over_the_fullest_pages_first) {
+  SlotAllocator slots(geometry(64, 16, 0), PagePolicy::most_filled);
+  back(slots, 64);
+  const Ids all = alloc(slots, 64);
+  slots.free(&all[0], 5);    // page 0 has 5 free rows
+  slots.free(&all[16], 3);   // page 1 has 3
+  slots.free(&all[32], 16);  // page 2 is empty
+  CHECK(alloc(slots, 9) == (Ids{16, 17, 18, 0, 1, 2, 3, 4, 32}));
+}
+
+TEST(slots_a_refused_batch_changes_nothing_at_whatever_place_the_bad_id_stands) {
+  SlotAllocator slots(geometry(200, 16, 1));
+  back(slots, 199);
+  const Ids held = alloc(slots, 120);
+  const std::size_t free_before = slots.rows_free_backed();
+  for (const std::int64_t bad : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{200}, held[7], INT64_MIN}) {
+    for (std::size_t place = 0; place <= held.size(); ++place) {
+      Ids batch = held;
+      batch.insert(batch.begin() + static_cast<std::ptrdiff_t>(place), bad);
+      CHECK_THROWS(Misuse, "free: row", slots.free(batch.data(), batch.size()));
+      slots.check_invariants();
+      CHECK_EQ(slots.rows_free_backed(), free_before);
+    }
+  }
+  slots.free(held.data(), held.size());
+  CHECK_EQ(slots.rows_used(), 0U);
 }
 
 TEST(slots_empty_pages_are_taken_lowest_first_and_given_back_highest_first) {

@@ -38,6 +38,7 @@ def test_every_setting_is_read() -> None:
             "KVCACHED_PRIORITY": "-5",
             "KVCACHED_WARM_BYTES": "0",
             "KVCACHED_PAGE_BYTES": "64KiB",
+            "KVCACHED_PAGE_POLICY": "most_filled",
             "KVCACHED_HOST_STRICT": "1",
             "KVCACHED_LIBCUDA": "/opt/libcuda.so.1",
         }
@@ -52,6 +53,7 @@ def test_every_setting_is_read() -> None:
         priority=-5,
         warm_bytes=0,
         page_bytes=64 << 10,
+        page_policy="most_filled",
         host_strict=True,
         libcuda="/opt/libcuda.so.1",
     )
@@ -102,6 +104,7 @@ def test_impossible_sizes(text: str) -> None:
         ("KVCACHED_BUDGET_BYTES", "0", "set 1 bytes or more"),
         ("KVCACHED_LIMIT_BYTES", "9999999TiB", "out of range"),
         ("KVCACHED_PAGE_BYTES", "512", "set 4096 bytes or more"),
+        ("KVCACHED_PAGE_POLICY", "first_fit", "set best_fit or most_filled"),
         ("KVCACHED_PRIORITY", "high", "integer"),
         ("KVCACHED_NAME", "n" * 48, "47"),
         ("KVCACHED_NAME", "a\nb", "printable"),

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from kvcached import proc
 from kvcached._core import Backend, Geometry, KvPool, Ledger
+from kvcached.config import PAGE_POLICIES, PagePolicy
 from kvcached.errors import Misuse, OutOfMemory
 from kvcached.kv_pool import KVCachePool
 
@@ -263,27 +264,40 @@ class PoolMachine(RuleBasedStateMachine):
         row_bytes=st.sampled_from([[1024], [1024, 1024], [768, 256], [96, 4096, 32]]),
         row_multiple=st.sampled_from([1, 1, 16]),
         spare_pages=st.integers(0, 40),
+        policy=st.sampled_from(PAGE_POLICIES),
     )
     def build(
-        self, rows: int, reserved: int, row_bytes: list[int], row_multiple: int, spare_pages: int
+        self,
+        rows: int,
+        reserved: int,
+        row_bytes: list[int],
+        row_multiple: int,
+        spare_pages: int,
+        policy: PagePolicy,
     ) -> None:
         backend = Backend.host()
-        self.geometry = Geometry(
-            rows=rows + reserved,
-            row_bytes=row_bytes,
-            granularity_bytes=backend.capabilities.granularity_bytes,
-            page_bytes=4096,
-            row_multiple=row_multiple,
-            reserved_rows=reserved,
+        self.adopt(
+            Geometry(
+                rows=rows + reserved,
+                row_bytes=row_bytes,
+                granularity_bytes=backend.capabilities.granularity_bytes,
+                page_bytes=4096,
+                row_multiple=row_multiple,
+                reserved_rows=reserved,
+            )
         )
-        self.page_set_bytes = self.geometry.page_set_bytes
-        self.padding_pages = -(-reserved // self.geometry.rows_per_page)
         # One file per example: a failing one must not spoil the next.
         path = f"{tempfile.mkdtemp(dir=os.environ['XDG_RUNTIME_DIR'])}/host0.ledger"
         self.ledger = Ledger(path, (self.padding_pages + spare_pages) * self.page_set_bytes)
         self.client = self.ledger.register(name="machine")
-        self.pool = KvPool(backend, self.geometry, self.client)
+        self.pool = KvPool(backend, self.geometry, self.client, page_policy=policy)
+        self.reservation_bytes = self.geometry.reservation_bytes
         self.held: list[int] = []
+
+    def adopt(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.page_set_bytes = geometry.page_set_bytes
+        self.padding_pages = -(-geometry.reserved_rows // geometry.rows_per_page)
 
     @rule(count=st.integers(0, 300))
     def alloc(self, count: int) -> None:
@@ -330,6 +344,19 @@ class PoolMachine(RuleBasedStateMachine):
         released_bytes = self.pool.trim(keep)
         assert self.pool.mapped_bytes == before[0] - released_bytes
         assert self.pool.rows_free_backed >= min(keep, before[1])
+
+    @rule(rows=st.integers(2, 700), row_bytes=st.sampled_from([[512], [2048, 1024], [96, 32]]))
+    def realign(self, rows: int, row_bytes: list[int]) -> None:
+        geometry = Geometry(rows=rows, row_bytes=row_bytes, granularity_bytes=4096, page_bytes=4096)
+        fits = geometry.reservation_bytes <= self.reservation_bytes
+        affordable = geometry.page_set_bytes <= self.ledger.budget_bytes
+        if not self.held and fits and affordable:
+            self.pool.realign(geometry)
+            self.adopt(geometry)
+            assert self.pool.mapped_bytes == self.page_set_bytes
+        else:
+            with pytest.raises(Misuse if self.held or not fits else OutOfMemory):
+                self.pool.realign(geometry)
 
     @rule()
     def clear(self) -> None:

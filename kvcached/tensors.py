@@ -122,7 +122,7 @@ def as_rows(rows: object) -> np.ndarray:
     Raises Misuse for anything that is not one dimension of integers.
     """
     array = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else np.asarray(rows)
-    if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise Misuse(
             f"rows must be one dimension of integers, not {array.ndim} of {array.dtype}: pass what alloc gave"
         )

@@ -256,6 +256,7 @@ std::size_t KvPool::rows_attainable() const {
 }
 
 PoolStats KvPool::stats() const {
+  open_arena();
   PoolStats stats;
   stats.rows_total = rows_total();
   stats.rows_used = rows_used();

@@ -1,7 +1,8 @@
 """Collectors for Prometheus: ``REGISTRY.register(PoolCollector({"chat": cache}))``.
 
 Figures are read when they are scraped, so nothing is counted twice and allocating costs nothing more. A
-scrape takes one snapshot per pool and ledger: counters in memory, nothing that grows with rows or pages. Only :meth:`collect` needs prometheus_client (the extra ``metrics``), and only a registry of it calls that.
+scrape takes one snapshot per pool and ledger: counters in memory, nothing that grows with rows or pages.
+Only :meth:`collect` needs prometheus_client (the extra ``metrics``), and only a registry of it calls that.
 
 A registry takes one collector of each kind, as metric names belong to one: give it all pools, all ledgers.
 """

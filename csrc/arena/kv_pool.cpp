@@ -171,17 +171,24 @@ void KvPool::realign(const Geometry& geometry) {
 }
 
 // The pages of the reserved rows in the new geometry instead of those in the old. Credit for the larger of
-// both is held until one of them is in place, so that nobody else can take it meanwhile.
+// both is held until one of them is in place, so that nobody else can take it meanwhile; so is the memory,
+// where pieces of the old fit the new.
 void KvPool::exchange_pinned_pages(const Geometry& geometry) {
   bool is_unmapped = false;
   try {
     claim_up_to(geometry.pinned_bytes());
     std::size_t done = 0;
-    arena_->unback(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
+    arena_->unmap(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
     is_unmapped = true;
-    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes());  // the driver may have refused a release
+    const std::size_t piece_bytes = geometry.uniform_segment_bytes();
+    const bool recycles = piece_bytes != 0 && piece_bytes == geometry_.uniform_segment_bytes();
+    if (!recycles) arena_->release_kept();
+    // The driver may have refused a release.
+    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes() -
+                (recycles ? std::min(geometry.pinned_bytes(), geometry_.pinned_bytes()) : 0));
     arena_->realign(geometry);
     arena_->back(pinned_run(geometry));
+    arena_->release_kept();
   } catch (...) {
     if (is_unmapped) restore_pinned_pages();
     settle_credit();
@@ -204,6 +211,7 @@ void KvPool::restore_pinned_pages() {
   arena_->realign(geometry_);
   try {
     arena_->back(pinned_run(geometry_));
+    arena_->release_kept();
   } catch (...) {
     close();
     throw;

@@ -38,7 +38,8 @@ void back(SlotAllocator& slots, std::size_t rows) {
   slots.mark_backed(*plan);
 }
 
-// All there is to know about pages and rows, in plain sets, and every rule of who gets what in the obvious way.
+// All there is to know about pages and rows, in plain sets, and every rule of who gets what in the obvious
+// way.
 class Model {
  public:
   Model(const Geometry& geometry, PagePolicy policy, unsigned seed)

@@ -1,6 +1,8 @@
 // What a pool asks of the CUDA driver: how many calls, of which device, and with which pieces. Over the
 // stand-in.
+#include <algorithm>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "arena/kv_pool.hpp"
@@ -76,6 +78,21 @@ TEST(pool_on_cuda_a_run_of_pages_is_one_access_call_per_stripe_and_a_page_one_ma
   CHECK_EQ(made.unmaps, 5 * kStripes);
   CHECK_EQ(made.releases, 5 * kStripes);
   CHECK_EQ(made.creates + made.maps + made.accesses, 0);
+}
+
+TEST(pool_on_cuda_a_trim_that_stops_half_way_releases_what_it_unmapped) {
+  const auto vmm = device(0);
+  KvPool pool(vmm, geometry_for(*vmm), nullptr);
+  REQUIRE(pool.grow(167));
+  auto ids = alloc(pool, 167);
+  // A row of page 5 stays and parts the empty pages into two runs.
+  std::swap(*std::find(ids.begin(), ids.end(), 5 * 16), ids.back());
+  pool.free(ids.data(), ids.size() - 1);
+  standin().fail("cuMemUnmap", 4 * kStripes + 1, cuda::kInvalidValue);
+  CHECK_EQ(pool.trim(0), 4 * pool.geometry().page_set_bytes());
+  CHECK_EQ(standin().held_bytes(0), static_cast<long>(pool.mapped_bytes()));
+  pool.check_invariants();
+  CHECK_EQ(pool.trim(0), 5 * pool.geometry().page_set_bytes());
 }
 
 TEST(pool_on_cuda_warm_pages_serve_again_without_a_call) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Self
 
 from kvcached import tensors
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
 
+_paid_for: weakref.WeakKeyDictionary[LedgerClient, weakref.ref[KvPool]] = weakref.WeakKeyDictionary()
+
 
 class KVCachePool:
     """The tensors of every layer, with memory only under rows that are in use.
@@ -26,7 +29,7 @@ class KVCachePool:
 
     Args:
         backend: where memory comes from, ``Backend.host()`` or ``Backend.cuda(index)``.
-        client: the ledger client that pays; None for a pool without a budget.
+        client: the ledger client that pays for this pool alone; None for a pool without a budget.
         page_policy: ``best_fit`` or ``most_filled``: which page a request goes to, see :class:`KvPool`.
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
@@ -34,8 +37,8 @@ class KVCachePool:
         layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
-        Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page. LedgerRefused: the
-        padding page does not fit beside the floors of others.
+        Misuse: impossible geometry, or a client that pays for another pool already. OutOfMemory: no credit or
+        memory for the padding page. LedgerRefused: it does not fit beside the floors of others.
     """
 
     def __init__(
@@ -73,11 +76,14 @@ class KVCachePool:
         self._client = client
         self._asked_warm_rows = warm_rows
         self.geometry = self.spec.geometry(self._capabilities)
+        _require_free(client)
         pool = KvPool(backend, self.geometry, client, page_policy=page_policy, warm_bytes=warm_bytes)
         # The padding page is never given back, so nobody may count on it.
         self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
         self._make_tensors(pool)
+        if client is not None:
+            _paid_for[client] = weakref.ref(pool)
         pool.publish()
 
     @property
@@ -236,3 +242,10 @@ class KVCachePool:
         if self._pool is None:
             raise Misuse("this KV cache is closed: make a new one")
         return self._pool
+
+
+def _require_free(client: LedgerClient | None) -> None:
+    """A client publishes one range, its rows and their floor: two pools would overwrite each other's."""
+    holder = None if client is None else _paid_for.get(client)
+    if holder is not None and holder() is not None:
+        raise Misuse("this client pays for another pool that still lives: register one for each pool")

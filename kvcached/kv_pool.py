@@ -81,6 +81,8 @@ class KVCachePool:
         # The padding page is never given back, so nobody may count on it.
         self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
+        self._k: tuple[Tensor, ...] = ()
+        self._v: tuple[Tensor, ...] = ()
         self._make_tensors(pool)
         if client is not None:
             _paid_for[client] = weakref.ref(pool)
@@ -236,7 +238,8 @@ class KVCachePool:
                         stride_bytes=place.stride_bytes,
                     )
                 )
-        self._k, self._v = (tuple(part) for part in made)
+        k, v = made
+        self._k, self._v = tuple(k), tuple(v)
 
     def _open(self) -> KvPool:
         if self._pool is None:

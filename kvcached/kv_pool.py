@@ -172,9 +172,8 @@ class KVCachePool:
         """
         pool = self._open()
         geometry = spec.geometry(self._capabilities)
-        padding_bytes = -(-geometry.reserved_rows // geometry.rows_per_page) * geometry.page_set_bytes
         floor_bytes = 0 if self._client is None else self._client.floor_bytes
-        self._raise_floor(padding_bytes)
+        self._raise_floor(geometry.pinned_bytes)
         try:
             pool.realign(geometry)
         except KvcachedError:

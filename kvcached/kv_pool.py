@@ -121,7 +121,7 @@ class KVCachePool:
             stats = self.stats()
             raise OutOfMemory(
                 f"no room for {rows} more rows: {stats.rows_used} of {stats.rows_total} rows are in use and "
-                f"{stats.rows_obtainable} more can be had now ({stats.mapped_bytes} bytes mapped); "
+                f"{stats.rows_obtainable} more can be had now: {self._open().explain_refusal(rows)}; "
                 "free rows, or raise the limit or the budget"
             )
         return taken

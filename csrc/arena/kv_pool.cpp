@@ -102,6 +102,17 @@ void KvPool::finish_growth(Growth growth) {
   settle_credit();
 }
 
+std::string KvPool::explain_refusal(std::size_t rows) const {
+  open_arena();
+  const auto runs = rows > slots_.rows_total() ? std::nullopt : slots_.plan_back(rows);
+  if (!runs) {
+    return std::to_string(rows) + " free rows are more than this pool of " + std::to_string(rows_total()) +
+           " rows has left";
+  }
+  const std::size_t pages = count_pages(*runs);
+  return explain_shortage("backing " + std::to_string(pages) + " pages", pages * geometry_.page_set_bytes());
+}
+
 std::string KvPool::explain_shortage(const std::string& what, std::size_t need_bytes) const {
   return what + " needs " + std::to_string(need_bytes) + " bytes, this pool holds " +
          std::to_string(mapped_bytes()) + "; " + credit_.explain();

@@ -66,6 +66,8 @@ class KvPool {
   // Makes at least `rows` backed rows free. False when rows, limit or ledger do not allow it. Throws
   // OutOfMemory when the device does not. Either way nothing has changed.
   bool grow(std::size_t rows);
+  // Why grow(rows) says no at this instant: need, held, limit, and who holds the rest.
+  std::string explain_refusal(std::size_t rows) const;
   // The first part of backing the `pages` lowest unbacked pages (fewer where fewer are left): their credit is
   // claimed and they are set aside. Nothing when ledger or limit refuse, or no page is left.
   std::optional<Growth> begin_growth(std::size_t pages);

@@ -230,6 +230,14 @@ void bind_kv_pool(py::module_& module) {
           py::arg("rows"),
           "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
           "or ledger refuse. Raises OutOfMemory when the device does; state is unchanged.")
+      .def(
+          "explain_refusal",
+          [](LockedPool& self, std::int64_t rows) {
+            const std::size_t count = require_count("rows", rows);
+            return self.quickly([count](KvPool& p) { return p.explain_refusal(count); });
+          },
+          py::arg("rows"),
+          "Why grow(rows) says no at this instant: bytes needed and held, the limit, and who holds the rest.")
       .def("alloc", &alloc, py::arg("rows"),
            "Hands out `rows` distinct row ids of backed pages as a new int64 array; None when too few are "
            "free. Never maps and never asks the ledger.")

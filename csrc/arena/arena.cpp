@@ -44,7 +44,6 @@ Arena::~Arena() {
 
 Arena::Staged Arena::stage(const PageRuns& runs) {
   require_usable();
-  const std::size_t kept_bytes = pool_.kept_bytes();
   Staged staged;
   for (const PageRun& run : runs) {
     for (std::size_t page = run.first; page < run.first + run.count; ++page) {
@@ -61,7 +60,6 @@ Arena::Staged Arena::stage(const PageRuns& runs) {
     }
   } catch (...) {
     staged.clear();
-    pool_.trim(kept_bytes);                             // the caller takes its budget back next
     if (pool_.abandoned_bytes() != 0) is_lost_ = true;  // something stayed mapped
     throw;
   }

@@ -39,8 +39,9 @@ class Arena {
 
   // So that adopting `pages` more cannot fail.
   void make_room(std::size_t pages) { backed_.reserve(backed_.size() + pages); }
-  // Maps all pages or none. Pre: none of them is backed or being staged. Takes the time that growing takes,
-  // and may run on another thread beside every other call that touches other pages.
+  // Maps all pages or none; then the memory made for them is kept, see unmap(). Pre: none of them is backed
+  // or being staged. Takes the time that growing takes, and may run on another thread beside every other call
+  // that touches other pages.
   Staged stage(const PageRuns& runs);
   // Makes staged pages part of the arena. Pre: room was made for them.
   void adopt(Staged staged) noexcept { backed_.merge(staged); }

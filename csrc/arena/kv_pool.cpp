@@ -93,6 +93,7 @@ std::optional<Growth> KvPool::begin(PageRuns runs) {
 void KvPool::finish_growth(Growth growth) {
   growth_bytes_ -= growth.bytes_;
   if (growth.staged_.empty()) {
+    arena_->release_kept();
     slots_.mark_unstaged(growth.runs_);
   } else {
     arena_->adopt(std::move(growth.staged_));

@@ -50,16 +50,20 @@ void VirtualRange::map(std::size_t offset_bytes, std::size_t bytes) {
   const PageRun run = pages_of(offset_bytes, bytes, /*mapped=*/false);
   if (run.count == 0) return;
   if (!credit_.try_claim(bytes)) throw OutOfMemory(explain_shortage(bytes));
+  const auto settle = [&] {
+    arena.release_kept();
+    credit_.settle(arena.held_bytes());
+  };
   try {
     arena.back({run});
   } catch (const OutOfMemory& error) {
-    credit_.settle(arena.held_bytes());
+    settle();
     throw OutOfMemory(explain_shortage(bytes) + "; the device refused: " + error.what());
   } catch (...) {
-    credit_.settle(arena.held_bytes());
+    settle();
     throw;
   }
-  credit_.settle(arena.held_bytes());
+  settle();
 }
 
 void VirtualRange::unmap(std::size_t offset_bytes, std::size_t bytes) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, Self
 
 from kvcached import tensors
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
 
+_paid_for: weakref.WeakKeyDictionary[LedgerClient, weakref.ref[KvPool]] = weakref.WeakKeyDictionary()
+
 
 class KVCachePool:
     """The tensors of every layer, with memory only under rows that are in use.
@@ -26,7 +29,7 @@ class KVCachePool:
 
     Args:
         backend: where memory comes from, ``Backend.host()`` or ``Backend.cuda(index)``.
-        client: the ledger client that pays; None for a pool without a budget.
+        client: the ledger client that pays for this pool alone; None for a pool without a budget.
         page_policy: ``best_fit`` or ``most_filled``: which page a request goes to, see :class:`KvPool`.
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
@@ -34,8 +37,8 @@ class KVCachePool:
         layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
-        Misuse: impossible geometry. OutOfMemory: no credit or memory for the padding page. LedgerRefused: the
-        padding page does not fit beside the floors of others.
+        Misuse: impossible geometry, or a client that pays for another pool already. OutOfMemory: no credit or
+        memory for the padding page. LedgerRefused: it does not fit beside the floors of others.
     """
 
     def __init__(
@@ -73,11 +76,16 @@ class KVCachePool:
         self._client = client
         self._asked_warm_rows = warm_rows
         self.geometry = self.spec.geometry(self._capabilities)
+        _require_free(client)
         pool = KvPool(backend, self.geometry, client, page_policy=page_policy, warm_bytes=warm_bytes)
         # The padding page is never given back, so nobody may count on it.
         self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
+        self._k: tuple[Tensor, ...] = ()
+        self._v: tuple[Tensor, ...] = ()
         self._make_tensors(pool)
+        if client is not None:
+            _paid_for[client] = weakref.ref(pool)
         pool.publish()
 
     @property
@@ -113,7 +121,7 @@ class KVCachePool:
             stats = self.stats()
             raise OutOfMemory(
                 f"no room for {rows} more rows: {stats.rows_used} of {stats.rows_total} rows are in use and "
-                f"{stats.rows_obtainable} more can be had now ({stats.mapped_bytes} bytes mapped); "
+                f"{stats.rows_obtainable} more can be had now: {self._open().explain_refusal(rows)}; "
                 "free rows, or raise the limit or the budget"
             )
         return taken
@@ -164,9 +172,8 @@ class KVCachePool:
         """
         pool = self._open()
         geometry = spec.geometry(self._capabilities)
-        padding_bytes = -(-geometry.reserved_rows // geometry.rows_per_page) * geometry.page_set_bytes
         floor_bytes = 0 if self._client is None else self._client.floor_bytes
-        self._raise_floor(padding_bytes)
+        self._raise_floor(geometry.pinned_bytes)
         try:
             pool.realign(geometry)
         except KvcachedError:
@@ -230,9 +237,17 @@ class KVCachePool:
                         stride_bytes=place.stride_bytes,
                     )
                 )
-        self._k, self._v = (tuple(part) for part in made)
+        k, v = made
+        self._k, self._v = tuple(k), tuple(v)
 
     def _open(self) -> KvPool:
         if self._pool is None:
             raise Misuse("this KV cache is closed: make a new one")
         return self._pool
+
+
+def _require_free(client: LedgerClient | None) -> None:
+    """A client publishes one range, its rows and their floor: two pools would overwrite each other's."""
+    holder = None if client is None else _paid_for.get(client)
+    if holder is not None and holder() is not None:
+        raise Misuse("this client pays for another pool that still lives: register one for each pool")

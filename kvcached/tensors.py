@@ -98,7 +98,7 @@ def tensor_over(
 def bytes_over(address: int, nbytes: int, device: str, owner: object) -> torch.Tensor:
     """The ``nbytes`` at ``address`` as uint8; else as :func:`tensor_over`."""
     flat = torch.utils.dlpack.from_dlpack(_capsule(address, nbytes, device))
-    flat.untyped_storage().kvcached_owner = owner
+    setattr(flat.untyped_storage(), "kvcached_owner", owner)  # noqa: B010 - no attribute that torch declares
     return flat
 
 

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def build_standin(folder: Path) -> Path:
     """Compile the stand-in into `folder`; the path of the library."""
     library = folder / "libcuda_standin.so"
-    source = ROOT / "csrc" / "tests" / "libcuda_standin.cpp"
+    sources = sorted((ROOT / "csrc" / "tests").glob("libcuda_standin*.cpp"))
     command = ["c++", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{ROOT / 'csrc'}"]
-    subprocess.run([*command, str(source), "-o", str(library), "-ldl"], check=True, timeout=120)
+    subprocess.run([*command, *map(str, sources), "-o", str(library), "-ldl"], check=True, timeout=120)
     return library

@@ -1,8 +1,9 @@
 """What taking and returning rows costs, and how many pages it leaves mapped: `python bench/alloc/run.py`.
 
 A pair is one `alloc` and one `free` of k rows through the allocator that the plugin gives SGLang
-(`kvcached.sglang.allocator`): int64 tensor out, int64 tensor in, with ledger, double-free check and counters,
-one torch thread. The pool is half full (`pairs.py` says how) and its pages are at hand.
+(`kvcached.sglang.allocator`): int64 tensor out, int64 tensor in, with ledger, warm reserve, double-free check
+and metrics, one torch thread. The pool is half full (`pairs.py` says how) and its pages are at hand. Scrapes
+before and after each block must have counted each of its rows; a row freed twice must have been refused.
 
 Figures: `pair_us_kK`, microseconds per pair, the best block, 1M rows; `pair_us_k4096_scattered`, the same
 where every free row lies by itself. `vs_stock_*`: the time of SGLang's own token allocator over ours, the
@@ -29,7 +30,7 @@ if str(ROOT) not in sys.path:  # run as a file: the repository root is not on th
 import torch
 
 from bench.alloc.churn import Policy, pages_over_needed, read_trace
-from bench.alloc.pairs import block_us, elastic_allocator, fill_half, scatter_half, stock_allocator
+from bench.alloc.pairs import Elastic, block_us, fill_half, make_elastic, scatter_half, stock_allocator
 from bench.alloc.syscalls import count_syscalls
 from bench.common.report import Measured, run_bench
 
@@ -105,27 +106,28 @@ def measure(plan: Plan) -> Measured:
 def _alternate(rows: int, plan: Plan) -> dict[int, Blocks]:
     """Blocks of both allocators by turns, for every k."""
     with ExitStack() as stack:
-        elastic, stock = elastic_allocator(stack, rows), stock_allocator(rows)
-        fill_half(elastic)
+        elastic, stock = make_elastic(stack, rows), stock_allocator(rows)
+        fill_half(elastic.allocator)
         fill_half(stock)
+        elastic.verify()
         return {k: _blocks(elastic, stock, k, plan) for k in (*SMALL_K, LARGE_K)}
 
 
-def _blocks(elastic: Any, stock: Any, rows: int, plan: Plan) -> Blocks:
+def _blocks(elastic: Elastic, stock: Any, rows: int, plan: Plan) -> Blocks:
     blocks = Blocks([], [])
-    block_us(elastic, rows, plan.elastic_pairs)  # warms up
+    elastic.block_us(rows, plan.elastic_pairs)  # warms up
     block_us(stock, rows, plan.stock_pairs)
     for _ in range(plan.blocks):
-        blocks.elastic_us.append(block_us(elastic, rows, plan.elastic_pairs))
+        blocks.elastic_us.append(elastic.block_us(rows, plan.elastic_pairs))
         blocks.stock_us.append(block_us(stock, rows, plan.stock_pairs))
     return blocks
 
 
 def _scattered_us(plan: Plan) -> float:
     with ExitStack() as stack:
-        allocator = elastic_allocator(stack, 1 << 20)
-        scatter_half(allocator)
-        return min(block_us(allocator, LARGE_K, plan.elastic_pairs // 10) for _ in range(plan.blocks))
+        elastic = make_elastic(stack, 1 << 20)
+        scatter_half(elastic.allocator)
+        return min(elastic.block_us(LARGE_K, plan.elastic_pairs // 10) for _ in range(plan.blocks))
 
 
 def _syscalls_per_pair(pairs: int) -> float:

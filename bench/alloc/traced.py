@@ -44,10 +44,10 @@ def _known(count: int) -> Callable[[], None]:
 def _pairs(stack: ExitStack, rows: int, count: int) -> Callable[[], None]:
     import torch
 
-    from bench.alloc.pairs import block_us, elastic_allocator, fill_half
+    from bench.alloc.pairs import block_us, fill_half, make_elastic
 
     torch.set_num_threads(1)
-    allocator = elastic_allocator(stack, POOL_ROWS)
+    allocator = make_elastic(stack, POOL_ROWS).allocator
     fill_half(allocator)
     block_us(allocator, rows, _WARM_UP_PAIRS)
     return lambda: _discard(block_us(allocator, rows, count))

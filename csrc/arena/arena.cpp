@@ -60,7 +60,6 @@ Arena::Staged Arena::stage(const PageRuns& runs) {
     }
   } catch (...) {
     staged.clear();
-    pool_.trim(0);                                      // the caller takes its budget back next
     if (pool_.abandoned_bytes() != 0) is_lost_ = true;  // something stayed mapped
     throw;
   }
@@ -68,9 +67,19 @@ Arena::Staged Arena::stage(const PageRuns& runs) {
 }
 
 void Arena::unback(const PageRuns& runs, std::size_t& done) {
+  try {
+    unmap(runs, done);
+  } catch (...) {
+    release_kept();  // of the runs that are gone
+    throw;
+  }
+  release_kept();
+}
+
+void Arena::unmap(const PageRuns& runs, std::size_t& done) {
+  done = 0;
   require_usable();
-  for (done = 0; done < runs.size(); ++done) unback_run(runs[done]);
-  pool_.trim(0);
+  for (; done < runs.size(); ++done) unmap_run(runs[done]);
 }
 
 void Arena::require_room_for(const Geometry& geometry) const {
@@ -110,7 +119,7 @@ void Arena::close() {
   reservation_.release();
 }
 
-void Arena::unback_run(const PageRun& run) {
+void Arena::unmap_run(const PageRun& run) {
   for (std::size_t stripe = 0; stripe < geometry_.stripes(); ++stripe) {
     try {
       const std::vector<Handle> handles = handles_of(run, stripe);

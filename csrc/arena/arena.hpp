@@ -39,8 +39,9 @@ class Arena {
 
   // So that adopting `pages` more cannot fail.
   void make_room(std::size_t pages) { backed_.reserve(backed_.size() + pages); }
-  // Maps all pages or none. Pre: none of them is backed or being staged. Takes the time that growing takes,
-  // and may run on another thread beside every other call that touches other pages.
+  // Maps all pages or none; then the memory made for them is kept, see unmap(). Pre: none of them is backed
+  // or being staged. Takes the time that growing takes, and may run on another thread beside every other call
+  // that touches other pages.
   Staged stage(const PageRuns& runs);
   // Makes staged pages part of the arena. Pre: room was made for them.
   void adopt(Staged staged) noexcept { backed_.merge(staged); }
@@ -52,6 +53,10 @@ class Arena {
   // Unmaps the pages, each run all or not at all, and returns their memory to the device; `done` counts the
   // runs that are gone, also on an exception. Pre: all of them are backed, nobody reads them.
   void unback(const PageRuns& runs, std::size_t& done);
+  // The same, but the memory stays with the arena, held and paid for, until the next back() or
+  // release_kept().
+  void unmap(const PageRuns& runs, std::size_t& done);
+  void release_kept() noexcept { pool_.trim(0); }
   // Throws Misuse unless pages of `geometry` can lie in this reservation.
   void require_room_for(const Geometry& geometry) const;
   // Another geometry over the same addresses. Pre: no page is backed, require_room_for(geometry).
@@ -66,7 +71,7 @@ class Arena {
   void require_usable() const;
   Address segment_address(std::size_t stripe, std::size_t page) const noexcept;
   std::vector<Handle> handles_of(const PageRun& run, std::size_t stripe) const;
-  void unback_run(const PageRun& run);
+  void unmap_run(const PageRun& run);
   void restore(const PageRun& run, std::size_t stripes);
 
   std::shared_ptr<Vmm> vmm_;

@@ -40,6 +40,10 @@ class Geometry {
   std::size_t stripe_offset_bytes(std::size_t stripe) const noexcept { return stripe_offset_bytes_[stripe]; }
   // Largest unit of which every segment is a multiple: what decides whether huge pages may be used.
   std::size_t common_segment_bytes() const noexcept { return common_segment_bytes_; }
+  // Bytes of one page within every stripe, where they are all the same; else 0.
+  std::size_t uniform_segment_bytes() const noexcept {
+    return page_set_bytes_ == common_segment_bytes_ * stripes() ? common_segment_bytes_ : 0;
+  }
   // Rows of `page` that can be handed out: not reserved, not beyond the last row.
   std::size_t usable_rows(std::size_t page) const noexcept;
 

@@ -1,19 +1,10 @@
 #include "arena/index_set.hpp"
 
+#include "arena/bits.hpp"
+
 namespace kvcached {
-namespace {
 
-constexpr std::size_t kWordBits = 64;
-
-std::uint64_t bit(std::size_t index) { return std::uint64_t{1} << (index % kWordBits); }
-
-std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
-
-std::size_t highest(std::uint64_t word) {
-  return kWordBits - 1 - static_cast<std::size_t>(__builtin_clzll(word));
-}
-
-}  // namespace
+using bits::kWordBits;
 
 IndexSet::IndexSet(std::size_t bound) : bound_(bound) {
   std::size_t words = bound;
@@ -24,14 +15,14 @@ IndexSet::IndexSet(std::size_t bound) : bound_(bound) {
 }
 
 bool IndexSet::contains(std::size_t index) const noexcept {
-  return (levels_[0][index / kWordBits] & bit(index)) != 0;
+  return (levels_[0][index / kWordBits] & bits::mask(index)) != 0;
 }
 
 void IndexSet::insert(std::size_t index) noexcept {
   for (auto& level : levels_) {
     std::uint64_t& word = level[index / kWordBits];
     const bool was_empty = word == 0;
-    word |= bit(index);
+    word |= bits::mask(index);
     if (!was_empty) return;
     index /= kWordBits;
   }
@@ -40,7 +31,7 @@ void IndexSet::insert(std::size_t index) noexcept {
 void IndexSet::erase(std::size_t index) noexcept {
   for (auto& level : levels_) {
     std::uint64_t& word = level[index / kWordBits];
-    word &= ~bit(index);
+    word &= ~bits::mask(index);
     if (word != 0) return;
     index /= kWordBits;
   }
@@ -53,10 +44,10 @@ std::size_t IndexSet::next(std::size_t from) const noexcept {
     if (at >= words) return kNone;
     const std::uint64_t rest = levels_[depth][at] >> (from % kWordBits);
     if (rest != 0) {
-      std::size_t found = from + lowest(rest);
+      std::size_t found = from + bits::lowest(rest);
       while (depth > 0) {
         --depth;
-        found = found * kWordBits + lowest(levels_[depth][found]);
+        found = found * kWordBits + bits::lowest(levels_[depth][found]);
       }
       return found;
     }
@@ -71,13 +62,13 @@ std::size_t IndexSet::previous(std::size_t from) const noexcept {
   if (from >= bound_) from = bound_ - 1;
   for (std::size_t depth = 0; depth < levels_.size(); ++depth) {
     const std::size_t at = from / kWordBits;
-    const std::uint64_t mask = ~std::uint64_t{0} >> (kWordBits - 1 - from % kWordBits);
-    const std::uint64_t rest = levels_[depth][at] & mask;
+    const std::uint64_t upto = ~std::uint64_t{0} >> (kWordBits - 1 - from % kWordBits);
+    const std::uint64_t rest = levels_[depth][at] & upto;
     if (rest != 0) {
-      std::size_t found = at * kWordBits + highest(rest);
+      std::size_t found = at * kWordBits + bits::highest(rest);
       while (depth > 0) {
         --depth;
-        found = found * kWordBits + highest(levels_[depth][found]);
+        found = found * kWordBits + bits::highest(levels_[depth][found]);
       }
       return found;
     }

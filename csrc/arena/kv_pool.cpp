@@ -20,7 +20,7 @@ PageRuns pinned_run(const Geometry& geometry) {
 KvPool::KvPool(std::shared_ptr<Vmm> vmm, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
                PagePolicy policy)
     : geometry_(geometry),
-      client_(std::move(client)),
+      credit_(std::move(client)),
       arena_(std::make_unique<Arena>(std::move(vmm), geometry_)),
       slots_(geometry_, policy) {
   if (back(pinned_run(geometry_))) return;
@@ -84,18 +84,16 @@ std::optional<Growth> KvPool::begin(PageRuns runs) {
   const std::size_t pages = count_pages(runs);
   const std::size_t need_bytes = pages * geometry_.page_set_bytes();
   arena_->make_room(pages);
-  if (client_ && !client_->try_claim(static_cast<std::int64_t>(need_bytes))) return std::nullopt;
-  if (client_) growth_bytes_ += need_bytes;
+  if (!credit_.try_claim(need_bytes)) return std::nullopt;
+  growth_bytes_ += need_bytes;
   slots_.mark_staged(runs);
   return Growth(arena_.get(), std::move(runs), need_bytes);
 }
 
 void KvPool::finish_growth(Growth growth) {
-  if (client_) {
-    growth_bytes_ -= growth.bytes_;
-    credit_bytes_ += growth.bytes_;
-  }
+  growth_bytes_ -= growth.bytes_;
   if (growth.staged_.empty()) {
+    arena_->release_kept();
     slots_.mark_unstaged(growth.runs_);
   } else {
     arena_->adopt(std::move(growth.staged_));
@@ -105,19 +103,23 @@ void KvPool::finish_growth(Growth growth) {
   settle_credit();
 }
 
-std::string KvPool::explain_shortage(const std::string& what, std::size_t need_bytes) const {
-  return what + " needs " + std::to_string(need_bytes) + " bytes, this pool holds " +
-         std::to_string(mapped_bytes()) + "; " + (client_ ? client_->explain() : "no ledger limits it");
+std::string KvPool::explain_refusal(std::size_t rows) const {
+  open_arena();
+  const auto runs = rows > slots_.rows_total() ? std::nullopt : slots_.plan_back(rows);
+  if (!runs) {
+    return std::to_string(rows) + " free rows are more than this pool of " + std::to_string(rows_total()) +
+           " rows has left";
+  }
+  const std::size_t pages = count_pages(*runs);
+  return explain_shortage("backing " + std::to_string(pages) + " pages", pages * geometry_.page_set_bytes());
 }
 
-void KvPool::settle_credit() {
-  if (!client_) return;
-  const std::size_t held_bytes = arena_->held_bytes();
-  if (credit_bytes_ <= held_bytes) return;
-  const std::size_t excess_bytes = credit_bytes_ - held_bytes;
-  client_->release(static_cast<std::int64_t>(excess_bytes));
-  credit_bytes_ = held_bytes;
+std::string KvPool::explain_shortage(const std::string& what, std::size_t need_bytes) const {
+  return what + " needs " + std::to_string(need_bytes) + " bytes, this pool holds " +
+         std::to_string(mapped_bytes()) + "; " + credit_.explain();
 }
+
+void KvPool::settle_credit() { credit_.settle(arena_->held_bytes() + growth_bytes_); }
 
 bool KvPool::alloc(std::size_t count, std::int64_t* out) {
   if (is_closing_) open_arena();
@@ -171,17 +173,24 @@ void KvPool::realign(const Geometry& geometry) {
 }
 
 // The pages of the reserved rows in the new geometry instead of those in the old. Credit for the larger of
-// both is held until one of them is in place, so that nobody else can take it meanwhile.
+// both is held until one of them is in place, so that nobody else can take it meanwhile; so is the memory,
+// where pieces of the old fit the new.
 void KvPool::exchange_pinned_pages(const Geometry& geometry) {
   bool is_unmapped = false;
   try {
     claim_up_to(geometry.pinned_bytes());
     std::size_t done = 0;
-    arena_->unback(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
+    arena_->unmap(pinned_run(geometry_), done);  // a single run: an exception means that nothing has changed
     is_unmapped = true;
-    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes());  // the driver may have refused a release
+    const std::size_t piece_bytes = geometry.uniform_segment_bytes();
+    const bool recycles = piece_bytes != 0 && piece_bytes == geometry_.uniform_segment_bytes();
+    if (!recycles) arena_->release_kept();
+    // The driver may have refused a release.
+    claim_up_to(arena_->held_bytes() + geometry.pinned_bytes() -
+                (recycles ? std::min(geometry.pinned_bytes(), geometry_.pinned_bytes()) : 0));
     arena_->realign(geometry);
     arena_->back(pinned_run(geometry));
+    arena_->release_kept();
   } catch (...) {
     if (is_unmapped) restore_pinned_pages();
     settle_credit();
@@ -193,17 +202,15 @@ void KvPool::exchange_pinned_pages(const Geometry& geometry) {
 }
 
 void KvPool::claim_up_to(std::size_t bytes) {
-  if (!client_ || credit_bytes_ >= bytes) return;
-  if (!client_->try_claim(static_cast<std::int64_t>(bytes - credit_bytes_))) {
-    throw OutOfMemory(explain_shortage("realigning the reserved rows", bytes));
-  }
-  credit_bytes_ = bytes;
+  if (credit_.bytes() >= bytes || credit_.try_claim(bytes - credit_.bytes())) return;
+  throw OutOfMemory(explain_shortage("realigning the reserved rows", bytes));
 }
 
 void KvPool::restore_pinned_pages() {
   arena_->realign(geometry_);
   try {
     arena_->back(pinned_run(geometry_));
+    arena_->release_kept();
   } catch (...) {
     close();
     throw;
@@ -229,26 +236,25 @@ void KvPool::close() {
   is_closing_ = true;
   if (!process_exiting()) arena_->close();
   arena_.reset();
-  if (client_ && client_->is_open()) client_->release(static_cast<std::int64_t>(credit_bytes_));
-  credit_bytes_ = 0;
-  client_.reset();
+  credit_.close();
 }
 
 std::size_t KvPool::rows_obtainable() const {
   std::size_t pages = slots_.pages_unbacked();
-  if (client_) {
-    const auto bytes = static_cast<std::size_t>(client_->obtainable_bytes());
+  if (LedgerClient* const client = credit_.client()) {
+    const auto bytes = static_cast<std::size_t>(client->obtainable_bytes());
     pages = std::min(pages, bytes / geometry_.page_set_bytes());
   }
   return slots_.rows_free_backed() + slots_.rows_staged() + slots_.rows_in_unbacked(pages);
 }
 
 std::size_t KvPool::rows_attainable() const {
-  if (!client_) return slots_.rows_total();
-  // What this client holds elsewhere (another pool, weights) is not attainable here.
-  const auto elsewhere_bytes = std::max<std::int64_t>(
-      0, client_->used_bytes() - static_cast<std::int64_t>(credit_bytes_ + growth_bytes_));
-  const auto bytes = std::max<std::int64_t>(0, client_->attainable_bytes() - elsewhere_bytes);
+  LedgerClient* const client = credit_.client();
+  if (client == nullptr) return slots_.rows_total();
+  // What this client holds elsewhere (weights, say) is not attainable here.
+  const auto elsewhere_bytes =
+      std::max<std::int64_t>(0, client->used_bytes() - static_cast<std::int64_t>(credit_.bytes()));
+  const auto bytes = std::max<std::int64_t>(0, client->attainable_bytes() - elsewhere_bytes);
   const std::size_t pages = static_cast<std::size_t>(bytes) / geometry_.page_set_bytes();
   if (pages >= geometry_.pages()) return slots_.rows_total();
   const std::size_t rows = pages * geometry_.rows_per_page();
@@ -256,6 +262,7 @@ std::size_t KvPool::rows_attainable() const {
 }
 
 PoolStats KvPool::stats() const {
+  open_arena();
   PoolStats stats;
   stats.rows_total = rows_total();
   stats.rows_used = rows_used();
@@ -273,8 +280,8 @@ PoolStats KvPool::stats() const {
 
 void KvPool::publish() const {
   const Arena& arena = open_arena();
-  if (!client_) return;
-  client_->publish({arena.base(), geometry_.reservation_bytes(), rows_used(), rows_backed()});
+  if (credit_.client() == nullptr) return;
+  credit_.client()->publish({arena.base(), geometry_.reservation_bytes(), rows_used(), rows_backed()});
 }
 
 void KvPool::check_invariants() const {
@@ -284,9 +291,9 @@ void KvPool::check_invariants() const {
     throw Error("pool: " + std::to_string(arena.backed_pages()) + " pages are mapped, but " +
                 std::to_string(slots_.pages_backed()) + " count as backed");
   }
-  if (client_ && growth_bytes_ == 0 && credit_bytes_ != arena.held_bytes()) {
+  if (credit_.client() != nullptr && growth_bytes_ == 0 && credit_.bytes() != arena.held_bytes()) {
     throw Error("pool: holds " + std::to_string(arena.held_bytes()) + " bytes against a credit of " +
-                std::to_string(credit_bytes_));
+                std::to_string(credit_.bytes()));
   }
 }
 

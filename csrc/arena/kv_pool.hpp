@@ -7,9 +7,9 @@
 #include <string>
 
 #include "arena/arena.hpp"
+#include "arena/credit.hpp"
 #include "arena/geometry.hpp"
 #include "arena/slots.hpp"
-#include "ledger/client.hpp"
 #include "vmm/vmm.hpp"
 
 namespace kvcached {
@@ -66,6 +66,8 @@ class KvPool {
   // Makes at least `rows` backed rows free. False when rows, limit or ledger do not allow it. Throws
   // OutOfMemory when the device does not. Either way nothing has changed.
   bool grow(std::size_t rows);
+  // Why grow(rows) says no at this instant: need, held, limit, and who holds the rest.
+  std::string explain_refusal(std::size_t rows) const;
   // The first part of backing the `pages` lowest unbacked pages (fewer where fewer are left): their credit is
   // claimed and they are set aside. Nothing when ledger or limit refuse, or no page is left.
   std::optional<Growth> begin_growth(std::size_t pages);
@@ -78,15 +80,15 @@ class KvPool {
   std::size_t trim(std::size_t keep_rows);
   // Takes all rows back and gives back every page that is not pinned.
   void clear();
-  // Another model's rows over the same addresses. Misuse while rows are in use or where the reservation is
-  // too small. An exception leaves the old geometry in force, empty pages possibly given back; if the driver
-  // refuses even the way back, the pool is closed.
+  // Another model's rows over the same addresses. Pre: no growth is under way. Misuse while rows are in use
+  // or where the reservation is too small. An exception leaves the old geometry in force, empty pages
+  // possibly given back; if the driver refuses even the way back, the pool is closed.
   void realign(const Geometry& geometry);
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
   bool is_closed() const noexcept { return is_closing_; }
   // Whether another client was refused memory and still wants it.
-  bool others_want() const { return client_ && client_->others_want(); }
+  bool others_want() const { return credit_.client() != nullptr && credit_.client()->others_want(); }
 
   std::size_t rows_used() const noexcept { return slots_.rows_used(); }
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }
@@ -112,12 +114,11 @@ class KvPool {
   void settle_credit();
 
   Geometry geometry_;
-  std::shared_ptr<LedgerClient> client_;  // may be null: unlimited
-  std::unique_ptr<Arena> arena_;          // null once closed
+  Credit credit_;                 // for what the arena holds, and for the growth under way
+  std::unique_ptr<Arena> arena_;  // null once closed
   SlotAllocator slots_;
   bool is_closing_ = false;       // from the first close() on
-  std::size_t credit_bytes_ = 0;  // claimed from client_; never less than the arena holds
-  std::size_t growth_bytes_ = 0;  // claimed besides, for the growth under way
+  std::size_t growth_bytes_ = 0;  // of the growth under way
   std::uint64_t maps_ = 0, unmaps_ = 0, allocs_ = 0, frees_ = 0;
 };
 

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <string>
 
+#include "arena/bits.hpp"
 #include "vmm/error.hpp"
 
 namespace kvcached {
 namespace {
 
-constexpr std::size_t kWordBits = 64;
-
-std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kWordBits); }
-
-std::size_t lowest(std::uint64_t word) { return static_cast<std::size_t>(__builtin_ctzll(word)); }
+using bits::kWordBits;
 
 unsigned bits_for(std::size_t values) {
   unsigned bits = 0;
@@ -84,7 +81,7 @@ std::int64_t* SlotAllocator::take(std::size_t page, std::size_t count, std::int6
       word = 0;
     }
     for (; word != 0 && count > 0; --count) {
-      *out++ = row + static_cast<std::int64_t>(lowest(word));
+      *out++ = row + static_cast<std::int64_t>(bits::lowest(word));
       word &= word - 1;
     }
     words[at] = word;
@@ -126,9 +123,9 @@ std::size_t SlotAllocator::free_run(const std::int64_t* ids, std::size_t count) 
     const std::size_t at = offset / kWordBits;
     std::uint64_t word = words[at];
     do {
-      is_valid = (word & bit(offset)) == 0;
+      is_valid = (word & bits::mask(offset)) == 0;
       if (!is_valid) break;
-      word |= bit(offset);
+      word |= bits::mask(offset);
       if (++done == count) break;
       offset = static_cast<std::size_t>(ids[done]) - begin;  // wraps for rows of lower pages
     } while (offset / kWordBits == at && offset - first < usable);
@@ -151,7 +148,7 @@ void SlotAllocator::retake(const std::int64_t* ids, std::size_t count) noexcept 
     const std::size_t page = row / geometry_.rows_per_page();
     const std::size_t offset = row % geometry_.rows_per_page();
     detach(page);
-    free_bits_[page * words_per_page_ + offset / kWordBits] &= ~bit(offset);
+    free_bits_[page * words_per_page_ + offset / kWordBits] &= ~bits::mask(offset);
     --free_count_[page];
     attach(page);
   }
@@ -201,7 +198,7 @@ void SlotAllocator::set_all_free(std::size_t page) noexcept {
   for (std::size_t at = first / kWordBits; at * kWordBits < end; ++at) {
     std::uint64_t mask = ~std::uint64_t{0};
     if (at == first / kWordBits) mask &= ~std::uint64_t{0} << (first % kWordBits);
-    if (end < (at + 1) * kWordBits) mask &= bit(end) - 1;
+    if (end < (at + 1) * kWordBits) mask &= bits::mask(end) - 1;
     words[at] = mask;
   }
   first_word_[page] = 0;
@@ -328,29 +325,29 @@ void SlotAllocator::check_invariants() const {
     const auto fail = [page](const char* what) {
       throw Error("slots: page " + std::to_string(page) + ": " + what);
     };
-    std::size_t bits = 0;
+    std::size_t free_bits = 0;
     for (std::size_t at = 0; at < words_per_page_; ++at) {
       const std::uint64_t word = free_bits_[page * words_per_page_ + at];
-      bits += static_cast<std::size_t>(__builtin_popcountll(word));
+      free_bits += bits::count(word);
       if (word != 0 && at < first_word_[page]) fail("a free row lies before the search hint");
     }
-    if (bits != free_count_[page]) fail("free count disagrees with its bitmap");
-    if (bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
+    if (free_bits != free_count_[page]) fail("free count disagrees with its bitmap");
+    if (free_bits > geometry_.usable_rows(page)) fail("more free rows than usable ones");
     const bool is_backed = state_[page] == kBacked;
     if ((state_[page] == kUnbacked) != returned_.contains(page))
       fail("state disagrees with the unbacked set");
-    if (!is_backed && bits != 0) fail("not backed but has free rows");
+    if (!is_backed && free_bits != 0) fail("not backed but has free rows");
     if (state_[page] == kUnbacked && is_pinned(page)) fail("pinned but not backed");
-    if ((is_backed && bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
+    if ((is_backed && free_bits != 0 && is_empty(page)) != empty_.contains(page)) fail("wrong in empty set");
     if (state_[page] == kStaged) ++staged;
     if (!is_backed) continue;
     if (empty_.contains(page)) ++empty;
     ++backed;
     usable += geometry_.usable_rows(page);
-    free_rows += bits;
-    if (bits == 0 || is_empty(page)) continue;
+    free_rows += free_bits;
+    if (free_bits == 0 || is_empty(page)) continue;
     ++partial;
-    if (!partial_.contains(partial_key(page, bits))) fail("partial but not listed under its free count");
+    if (!partial_.contains(partial_key(page, free_bits))) fail("partial but not listed under its free count");
   }
   for (std::size_t key = partial_.next(0); key != IndexSet::kNone; key = partial_.next(key + 1)) ++listed;
   if (backed != pages_backed_ || staged != pages_staged_ || empty != pages_empty_ || usable != rows_backed_ ||

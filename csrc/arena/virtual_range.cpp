@@ -34,7 +34,7 @@ Geometry one_stripe(const Vmm& vmm, std::size_t bytes, std::size_t page_bytes) {
 VirtualRange::VirtualRange(std::shared_ptr<Vmm> vmm, std::size_t bytes, std::size_t page_bytes,
                            std::shared_ptr<LedgerClient> client)
     : geometry_(one_stripe(*vmm, bytes, page_bytes)),
-      client_(std::move(client)),
+      credit_(std::move(client)),
       arena_(std::make_unique<Arena>(std::move(vmm), geometry_)) {}
 
 VirtualRange::~VirtualRange() {
@@ -49,22 +49,21 @@ void VirtualRange::map(std::size_t offset_bytes, std::size_t bytes) {
   Arena& arena = open_arena();
   const PageRun run = pages_of(offset_bytes, bytes, /*mapped=*/false);
   if (run.count == 0) return;
-  if (client_) {
-    if (!client_->try_claim(static_cast<std::int64_t>(bytes))) {
-      throw OutOfMemory(explain_shortage(bytes));
-    }
-    credit_bytes_ += bytes;
-  }
+  if (!credit_.try_claim(bytes)) throw OutOfMemory(explain_shortage(bytes));
+  const auto settle = [&] {
+    arena.release_kept();
+    credit_.settle(arena.held_bytes());
+  };
   try {
     arena.back({run});
   } catch (const OutOfMemory& error) {
-    settle_credit();
+    settle();
     throw OutOfMemory(explain_shortage(bytes) + "; the device refused: " + error.what());
   } catch (...) {
-    settle_credit();
+    settle();
     throw;
   }
-  settle_credit();
+  settle();
 }
 
 void VirtualRange::unmap(std::size_t offset_bytes, std::size_t bytes) {
@@ -73,7 +72,7 @@ void VirtualRange::unmap(std::size_t offset_bytes, std::size_t bytes) {
   if (run.count == 0) return;
   std::size_t done = 0;
   arena.unback({run}, done);  // a single run: an exception means that nothing has changed
-  settle_credit();
+  credit_.settle(arena.held_bytes());
 }
 
 ExportedMemory VirtualRange::export_page(std::size_t offset_bytes) {
@@ -86,21 +85,12 @@ void VirtualRange::close() {
   is_closing_ = true;
   if (!process_exiting()) arena_->close();
   arena_.reset();
-  if (client_ && client_->is_open()) client_->release(static_cast<std::int64_t>(credit_bytes_));
-  credit_bytes_ = 0;
-  client_.reset();
-}
-
-void VirtualRange::settle_credit() {
-  if (!client_ || credit_bytes_ <= arena_->held_bytes()) return;
-  client_->release(static_cast<std::int64_t>(credit_bytes_ - arena_->held_bytes()));
-  credit_bytes_ = arena_->held_bytes();
+  credit_.close();
 }
 
 std::string VirtualRange::explain_shortage(std::size_t need_bytes) const {
   return "mapping needs " + std::to_string(need_bytes) + " bytes, this range holds " +
-         std::to_string(mapped_bytes()) + " of " + std::to_string(bytes()) + "; " +
-         (client_ ? client_->explain() : "no ledger limits it");
+         std::to_string(mapped_bytes()) + " of " + std::to_string(bytes()) + "; " + credit_.explain();
 }
 
 PageRun VirtualRange::pages_of(std::size_t offset_bytes, std::size_t bytes, bool mapped) const {

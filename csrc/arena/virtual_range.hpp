@@ -5,7 +5,7 @@
 #include <string>
 
 #include "arena/arena.hpp"
-#include "ledger/client.hpp"
+#include "arena/credit.hpp"
 #include "vmm/vmm.hpp"
 
 namespace kvcached {
@@ -41,13 +41,11 @@ class VirtualRange {
   Arena& open_arena() const;
   PageRun pages_of(std::size_t offset_bytes, std::size_t bytes, bool mapped) const;
   std::string explain_shortage(std::size_t need_bytes) const;
-  void settle_credit();
 
   Geometry geometry_;
-  std::shared_ptr<LedgerClient> client_;
+  Credit credit_;
   std::unique_ptr<Arena> arena_;
   bool is_closing_ = false;  // from the first close() on
-  std::size_t credit_bytes_ = 0;
 };
 
 }  // namespace kvcached

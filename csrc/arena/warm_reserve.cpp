@@ -32,7 +32,7 @@ void WarmReserve::look() {
   if (empty_pages_ >= before) return;
   taken_pages_ += before - empty_pages_;
   is_resting_ = false;
-  if (is_called_ || (!has_missed_ && empty_pages_ >= marks_.low_pages())) return;
+  if (is_called_ || (!has_missed_ && (is_refused_ || empty_pages_ >= marks_.low_pages()))) return;
   has_missed_ = false;
   is_called_ = true;
   called_.notify_one();
@@ -41,6 +41,7 @@ void WarmReserve::look() {
 void WarmReserve::trimmed(std::size_t keep_rows) noexcept {
   empty_pages_ = pool_.pages_empty();
   keep_rows_ = keep_rows;
+  is_refused_ = false;
   is_resting_ = empty_pages_ < marks_.low_pages();
 }
 
@@ -80,7 +81,8 @@ void WarmReserve::run() {
 void WarmReserve::fill(std::unique_lock<std::mutex>& lock) {
   marks_.saw_burst(std::exchange(taken_pages_, 0), now_ns());
   while (!is_stopping_ && !is_resting_ && pool_.pages_empty() < marks_.high_pages() && !pool_.others_want()) {
-    if (!grow(lock, std::min(kPagesAtOnce, marks_.high_pages() - pool_.pages_empty()))) break;
+    is_refused_ = !grow(lock, std::min(kPagesAtOnce, marks_.high_pages() - pool_.pages_empty()));
+    if (is_refused_) break;
   }
 }
 

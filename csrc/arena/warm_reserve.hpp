@@ -65,6 +65,7 @@ class WarmReserve {
   std::size_t taken_pages_ = 0;  // since the filler last looked
   std::size_t keep_rows_ = 0;    // of the last trim
   bool has_missed_ = false;
+  bool is_refused_ = false;  // the last fill was: not tried again until a step maps or pages go
   bool is_resting_ = false;
   bool is_called_ = false;
   bool is_growing_ = false;

@@ -52,28 +52,25 @@ void bind_errors(py::module_& module) {
   types.base =
       make(module, "KvcachedError", "Base of all errors of this package.", py::make_tuple(exception));
   const py::handle base(types.base);
-  types.out_of_memory =
-      make(module, "OutOfMemory",
-           "No room on the device or in the ledger. Recoverable: state is unchanged. The message "
-           "says what was needed, what is held and what limits it.",
-           py::make_tuple(base, py::handle(PyExc_MemoryError)));
+  types.out_of_memory = make(module, "OutOfMemory",
+                             "No room on the device or in the ledger. Recoverable: state is unchanged. The "
+                             "message says what was needed, what is held and what limits it.",
+                             py::make_tuple(base, py::handle(PyExc_MemoryError)));
   types.unavailable =
       make(module, "Unavailable", "The device or driver asked for is not usable on this machine.",
            py::make_tuple(base));
-  types.driver_error =
-      make(module, "DriverError",
-           "A driver or system call failed. The message holds the call, its arguments, the code and "
-           "its name.",
-           py::make_tuple(base));
+  types.driver_error = make(
+      module, "DriverError",
+      "A driver or system call failed. The message holds the call, its arguments, the code and its name.",
+      py::make_tuple(base));
   types.misuse =
       make(module, "Misuse",
            "A precondition was broken (double free, foreign id, bad geometry, ...). State is unchanged.",
            py::make_tuple(base, py::handle(PyExc_ValueError)));
-  types.ledger_refused =
-      make(module, "LedgerRefused",
-           "The floors of the clients do not fit the budget. The message says the smallest budget "
-           "that works.",
-           py::make_tuple(base));
+  types.ledger_refused = make(
+      module, "LedgerRefused",
+      "The floors of the clients do not fit the budget. The message says the smallest budget that works.",
+      py::make_tuple(base));
   py::register_exception_translator(&translate);
 }
 

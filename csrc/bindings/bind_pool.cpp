@@ -205,17 +205,15 @@ void bind_kv_pool(py::module_& module) {
   py::class_<LockedPool> pool(module, "KvPool",
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
-  pool.def(
-          py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
-                   std::size_t>(),
-          py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
-          py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0,
-          "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
-          "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
-          "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
-          "most "
-          "`warm_bytes` of empty pages ready, as many as recent bursts took. Raises OutOfMemory if ledger or "
-          "device refuse the reserved rows.")
+  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
+                    std::size_t>(),
+           py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
+           py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0,
+           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
+           "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
+           "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
+           "most `warm_bytes` of empty pages ready, as many as recent bursts took. Raises OutOfMemory if "
+           "ledger or device refuse the reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {
@@ -231,16 +229,21 @@ void bind_kv_pool(py::module_& module) {
           },
           py::arg("rows"),
           "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
-          "or ledger "
-          "refuse. Raises OutOfMemory when the device does; state is unchanged.")
+          "or ledger refuse. Raises OutOfMemory when the device does; state is unchanged.")
+      .def(
+          "explain_refusal",
+          [](LockedPool& self, std::int64_t rows) {
+            const std::size_t count = require_count("rows", rows);
+            return self.quickly([count](KvPool& p) { return p.explain_refusal(count); });
+          },
+          py::arg("rows"),
+          "Why grow(rows) says no at this instant: bytes needed and held, the limit, and who holds the rest.")
       .def("alloc", &alloc, py::arg("rows"),
            "Hands out `rows` distinct row ids of backed pages as a new int64 array; None when too few are "
-           "free. Never "
-           "maps and never asks the ledger.")
+           "free. Never maps and never asks the ledger.")
       .def("free", &free_rows, py::arg("ids"),
            "Takes rows back: a C-contiguous one-dimensional int64 array. Raises Misuse, with nothing "
-           "changed, if any id "
-           "is not handed out or comes twice.")
+           "changed, if any id is not handed out or comes twice.")
       .def(
           "trim",
           [](LockedPool& self, std::int64_t keep_rows) {
@@ -298,8 +301,7 @@ void bind_virtual_range(py::module_& module) {
       .def(py::init<const Backend&, std::int64_t, std::int64_t, std::shared_ptr<LedgerClient>>(),
            py::arg("backend"), py::arg("nbytes"), py::arg("page_bytes"), py::arg("client") = py::none(),
            "Reserves `nbytes`, a multiple of `page_bytes`, itself a multiple of the backend's granularity; "
-           "nothing is "
-           "mapped yet.")
+           "nothing is mapped yet.")
       .def_property_readonly(
           "base_address",
           [](LockedRange& self) { return self.quickly([](VirtualRange& r) { return r.base(); }); },
@@ -317,8 +319,7 @@ void bind_virtual_range(py::module_& module) {
           "Physical memory mapped.")
       .def("map", &change<&VirtualRange::map>, py::arg("offset"), py::arg("nbytes"),
            "Backs whole pages. Raises Misuse if one is mapped already, OutOfMemory if ledger or device "
-           "refuse; either "
-           "way nothing has changed.")
+           "refuse; either way nothing has changed.")
       .def("unmap", &change<&VirtualRange::unmap>, py::arg("offset"), py::arg("nbytes"),
            "Returns the memory of whole pages; what they held is lost. Raises Misuse if one is not mapped.")
       .def(
@@ -332,10 +333,8 @@ void bind_virtual_range(py::module_& module) {
           },
           py::arg("offset"),
           "A new file descriptor, the caller's to close, and where in it the mapped page at `offset` begins. "
-          "On "
-          "the host one descriptor serves the whole range: every page lies at its own offset. Raises "
-          "Unavailable "
-          "if the backend was not made exportable.")
+          "On the host one descriptor serves the whole range: every page lies at its own offset. Raises "
+          "Unavailable if the backend was not made exportable.")
       .def(
           "close", [](LockedRange& self) { self.slowly([](VirtualRange& r) { r.close(); }); },
           "Returns memory, credit and addresses. Idempotent.")

@@ -55,8 +55,7 @@ void bind_backend(py::module_& module) {
           [](int device, bool exportable) { return Backend{std::make_shared<CudaVmm>(device, exportable)}; },
           py::arg("device"), py::arg("exportable") = false,
           "Memory of one CUDA device. With `exportable`, pages can be given to other processes. Raises "
-          "Unavailable "
-          "without a usable driver or device, or where the device cannot export.")
+          "Unavailable without a usable driver or device, or where the device cannot export.")
       .def_property_readonly(
           "capabilities", [](const Backend& self) { return self.vmm->capabilities(); },
           "What this backend can do.")
@@ -76,18 +75,16 @@ std::unique_ptr<Geometry> make_geometry(std::int64_t rows, std::vector<std::int6
 }
 
 void bind_geometry(py::module_& module) {
-  py::class_<Geometry>(
-      module, "Geometry",
-      "Where row r of stripe s lives. A stripe is one K or V tensor of one layer; a page is the same "
-      "rows_per_page rows in every stripe.")
+  py::class_<Geometry>(module, "Geometry",
+                       "Where row r of stripe s lives. A stripe is one K or V tensor of one layer; a page is "
+                       "the same rows_per_page rows in every stripe.")
       .def(py::init(&make_geometry), py::kw_only(), py::arg("rows"), py::arg("row_bytes"),
            py::arg("granularity_bytes"), py::arg("page_bytes"), py::arg("row_multiple") = 1,
            py::arg("reserved_rows") = 1,
            "`row_bytes` has one entry per stripe. rows_per_page becomes the largest multiple of "
-           "`row_multiple` that "
-           "fills whole granules in every stripe and keeps the widest within `page_bytes`. The first "
-           "`reserved_rows` "
-           "rows are always backed and never handed out. Raises Misuse for values that cannot work.")
+           "`row_multiple` that fills whole granules in every stripe and keeps the widest within "
+           "`page_bytes`. The first `reserved_rows` rows are always backed and never handed out. Raises "
+           "Misuse for values that cannot work.")
       .def_property_readonly("rows", &Geometry::rows, "Rows per stripe, reserved ones included.")
       .def_property_readonly("rows_per_page", &Geometry::rows_per_page, "Rows that come and go together.")
       .def_property_readonly("pages", &Geometry::pages,
@@ -95,6 +92,8 @@ void bind_geometry(py::module_& module) {
       .def_property_readonly("stripes", &Geometry::stripes, "Number of stripes.")
       .def_property_readonly("page_set_bytes", &Geometry::page_set_bytes,
                              "Bytes of one page over all stripes.")
+      .def_property_readonly("pinned_bytes", &Geometry::pinned_bytes,
+                             "Memory of the pages that hold reserved rows: always backed.")
       .def_property_readonly("reservation_bytes", &Geometry::reservation_bytes, "Address space in all.")
       .def_property_readonly("reserved_rows", &Geometry::reserved_rows,
                              "Rows at the start that are never handed out.")
@@ -117,12 +116,10 @@ void bind_vmm(py::module_& module) {
   bind_geometry(module);
   module.def("cuda_unavailable_reason", &cuda::unavailable_reason,
              "Why no CUDA device can be used, or None. Never raises. The driver is looked for once per "
-             "process; looking "
-             "initialises it, which does not survive a later fork.");
+             "process; looking initialises it, which does not survive a later fork.");
   module.def("set_libcuda_path", &cuda::set_library_path, py::arg("path"),
              "Driver library to load instead of the system's libcuda.so.1 (None). Raises Misuse once another "
-             "one was "
-             "looked for.");
+             "one was looked for.");
 }
 
 }  // namespace kvcached::bindings

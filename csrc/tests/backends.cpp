@@ -87,6 +87,9 @@ Standin load_standin() {
           find<decltype(&standin_state)>(library, "standin_state"),
           find<decltype(&standin_last_violation)>(library, "standin_last_violation"),
           find<decltype(&standin_set_total_bytes)>(library, "standin_set_total_bytes"),
+          find<decltype(&standin_set_granularity)>(library, "standin_set_granularity"),
+          find<decltype(&standin_set_attribute)>(library, "standin_set_attribute"),
+          find<decltype(&standin_held_bytes)>(library, "standin_held_bytes"),
           find<decltype(&standin_forgive)>(library, "standin_forgive"),
           find<decltype(&standin_reset)>(library, "standin_reset")};
 }

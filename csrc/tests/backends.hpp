@@ -28,6 +28,9 @@ struct Standin {
   decltype(&standin_state) state_into;
   decltype(&standin_last_violation) last_violation;
   decltype(&standin_set_total_bytes) set_total_bytes;
+  decltype(&standin_set_granularity) set_granularity;
+  decltype(&standin_set_attribute) set_attribute;
+  decltype(&standin_held_bytes) held_bytes;
   decltype(&standin_forgive) forgive;
   decltype(&standin_reset) reset;
 

@@ -1,7 +1,5 @@
 // A libcuda.so.1 in software: the virtual memory calls over memfd and mmap, strict about the documented
 // rules. It runs no kernels. Two devices; memory is real, so that what was mapped can be written and read.
-#include "libcuda_standin.hpp"
-
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -9,70 +7,15 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdio>
-#include <cstring>
-#include <iterator>
-#include <map>
-#include <mutex>
-#include <string>
+#include <utility>
 #include <vector>
 
-#include "vmm/cuda_driver.hpp"
+#include "libcuda_standin_world.hpp"
 
-#define EXPORTED extern "C" __attribute__((visibility("default")))
+using namespace standin;
 
 namespace {
-
-using namespace kvcached::cuda;
-
-constexpr std::size_t kGranularityBytes = std::size_t{2} << 20;
-constexpr int kDevices = 2;
-
-struct Allocation {
-  std::size_t bytes;
-  int device;
-  int fd;
-  int handle_types;  // as which it may be exported
-  bool is_imported;  // counted where it was created
-  bool is_released;
-  int mappings;
-};
-
-struct MappingRecord {
-  std::size_t bytes;
-  AllocationHandle handle;
-};
-
-struct Injection {
-  std::string function;
-  long countdown = 0;
-  Result code = 0;
-  long more = 0;      // calls that fail after the first
-  long injected = 0;  // calls that failed on purpose
-};
-
-struct World {
-  std::mutex mutex;
-  bool is_initialised = false;
-  std::size_t total_bytes = std::size_t{1} << 30;
-  std::size_t held_bytes[kDevices] = {};
-  long contexts = 0;
-  long violations = 0;
-  std::string last_violation;
-  AllocationHandle next_handle = 0x1000;
-  std::map<AllocationHandle, Allocation> allocations;
-  std::map<DevicePtr, MappingRecord> mappings;
-  std::map<DevicePtr, std::size_t> reservations;
-  std::map<std::string, long> calls;
-  long all_calls = 0;
-  Injection injection;
-};
-
-World& world() {
-  static World* const instance = new World;  // callers may outlive static destructors
-  return *instance;
-}
 
 thread_local std::vector<Context> context_stack;
 
@@ -82,44 +25,20 @@ std::size_t device_of(Context context) {
   return static_cast<std::size_t>(reinterpret_cast<std::uintptr_t>(context) - kFirstContext);
 }
 
-// Entered first by every call that can fail: counts, injects, and refuses before cuInit.
-class Call {
- public:
-  explicit Call(const char* function) : guard_(world().mutex), function_(function) {
-    World& w = world();
-    ++w.calls[function];
-    ++w.all_calls;
-    Injection& injection = w.injection;
-    const bool is_meant =
-        injection.countdown > 0 && (injection.function.empty() || injection.function == function);
-    if (is_meant && --injection.countdown == 0) {
-      verdict_ = injection.code;
-      ++injection.injected;
-      if (injection.more-- > 0) injection.countdown = 1;
-    } else if (!w.is_initialised && std::strcmp(function, "cuInit") != 0) {
-      verdict_ = violation("called before cuInit", kNotInitialized);
-    }
-  }
-  Result verdict() const { return verdict_; }
-  Result violation(const std::string& rule, Result code = kInvalidValue) {
-    ++world().violations;
-    world().last_violation = std::string(function_) + ": " + rule;
-    return code;
-  }
-
- private:
-  std::lock_guard<std::mutex> guard_;
-  const char* function_;
-  Result verdict_ = kSuccess;
-};
-
 #define ENTER(function) \
   Call call(function);  \
   if (call.verdict() != kSuccess) return call.verdict()
 
-void* pointer(DevicePtr address) { return reinterpret_cast<void*>(static_cast<std::uintptr_t>(address)); }
+bool is_granular(std::uint64_t value, int device) {
+  return value % world().devices[device].granularity_bytes == 0;
+}
 
-bool is_granular(std::uint64_t value) { return value % kGranularityBytes == 0; }
+// Addresses belong to no device: they suit the finest, and are aligned for the coarsest.
+std::pair<std::size_t, std::size_t> granularities() {
+  const auto [least, most] =
+      std::minmax(world().devices[0].granularity_bytes, world().devices[1].granularity_bytes);
+  return {least, most};
+}
 
 bool is_inside_one_reservation(DevicePtr first, std::size_t bytes) {
   auto it = world().reservations.upper_bound(first);
@@ -153,13 +72,12 @@ void drop_if_unused(AllocationHandle handle) {
   const auto it = world().allocations.find(handle);
   if (!it->second.is_released || it->second.mappings > 0) return;
   ::close(it->second.fd);
-  if (!it->second.is_imported) world().held_bytes[it->second.device] -= it->second.bytes;
+  if (!it->second.is_imported) world().devices[it->second.device].held_bytes -= it->second.bytes;
   world().allocations.erase(it);
 }
 
-bool make_inaccessible(DevicePtr first, std::size_t bytes) {
-  return ::mmap(pointer(first), bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                0) != MAP_FAILED;
+bool is_device(const Location& location) {
+  return location.type == kLocationDevice && location.id >= 0 && location.id < kDevices;
 }
 
 }  // namespace
@@ -215,7 +133,7 @@ EXPORTED Result cuDriverGetVersion(int* version) {
 EXPORTED Result cuDeviceGetAttribute(int* value, int attribute, Device device) {
   ENTER("cuDeviceGetAttribute");
   if (device < 0 || device >= kDevices) return kInvalidDevice;
-  *value = attribute == kAttributeVmmSupported || attribute == kAttributePosixFdSupported ? 1 : 0;
+  *value = world().devices[device].attributes[attribute];
   return kSuccess;
 }
 
@@ -252,8 +170,9 @@ EXPORTED Result cuCtxPopCurrent_v2(Context* context) {
 EXPORTED Result cuMemGetInfo_v2(std::size_t* free_bytes, std::size_t* total_bytes) {
   ENTER("cuMemGetInfo");
   if (context_stack.empty()) return call.violation("no context is current", kInvalidContext);
-  *total_bytes = world().total_bytes;
-  *free_bytes = world().total_bytes - world().held_bytes[device_of(context_stack.back())];
+  const DeviceFacts& device = world().devices[device_of(context_stack.back())];
+  *total_bytes = device.total_bytes;
+  *free_bytes = device.total_bytes - device.held_bytes;
   return kSuccess;
 }
 
@@ -261,17 +180,18 @@ EXPORTED Result cuMemGetAllocationGranularity(std::size_t* bytes, const Allocati
   ENTER("cuMemGetAllocationGranularity");
   if (prop->type != kAllocationPinned || (option != kGranularityMinimum && option != kGranularityRecommended))
     return call.violation("type or option");
-  *bytes = kGranularityBytes;
+  if (!is_device(prop->location)) return call.violation("location", kInvalidDevice);
+  *bytes = world().devices[prop->location.id].granularity_bytes;
   return kSuccess;
 }
 
 EXPORTED Result cuMemAddressReserve(DevicePtr* base, std::size_t bytes, std::size_t alignment, DevicePtr hint,
                                     unsigned long long flags) {
   ENTER("cuMemAddressReserve");
-  if (bytes == 0 || !is_granular(bytes) || alignment != 0 || hint != 0 || flags != 0) {
+  const auto [granularity, slack] = granularities();
+  if (bytes == 0 || bytes % granularity != 0 || alignment != 0 || hint != 0 || flags != 0) {
     return call.violation("size not granular, or alignment, hint, flags not 0");
   }
-  const std::size_t slack = kGranularityBytes;
   void* raw = ::mmap(nullptr, bytes + slack, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return kOutOfMemory;
   const auto start = reinterpret_cast<std::uintptr_t>(raw);
@@ -297,23 +217,23 @@ EXPORTED Result cuMemAddressFree(DevicePtr base, std::size_t bytes) {
 EXPORTED Result cuMemCreate(AllocationHandle* handle, std::size_t bytes, const AllocationProp* prop,
                             unsigned long long flags) {
   ENTER("cuMemCreate");
-  if (bytes == 0 || !is_granular(bytes) || flags != 0)
+  if (prop->type != kAllocationPinned) return call.violation("type");
+  if (!is_device(prop->location)) return call.violation("location", kInvalidDevice);
+  if (bytes == 0 || !is_granular(bytes, prop->location.id) || flags != 0)
     return call.violation("size not granular or flags not 0");
-  if (prop->type != kAllocationPinned || prop->location.type != kLocationDevice)
-    return call.violation("prop");
-  if (prop->location.id < 0 || prop->location.id >= kDevices) return call.violation("device", kInvalidDevice);
   if (prop->requested_handle_types != kHandleTypeNone && prop->requested_handle_types != kHandleTypePosixFd)
     return call.violation("handle types");
   World& w = world();
-  std::size_t& held_bytes = w.held_bytes[prop->location.id];
-  if (held_bytes > w.total_bytes || bytes > w.total_bytes - held_bytes) return kOutOfMemory;
+  DeviceFacts& device = w.devices[prop->location.id];
+  if (device.held_bytes > device.total_bytes || bytes > device.total_bytes - device.held_bytes)
+    return kOutOfMemory;
   const int fd = ::memfd_create("libcuda-standin", MFD_CLOEXEC);
   if (fd < 0) return kOutOfMemory;
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
     ::close(fd);
     return kOutOfMemory;
   }
-  held_bytes += bytes;
+  device.held_bytes += bytes;
   *handle = w.next_handle++;
   w.allocations[*handle] = {bytes, prop->location.id, fd, prop->requested_handle_types, false, false, 0};
   return kSuccess;
@@ -363,7 +283,7 @@ EXPORTED Result cuMemMap(DevicePtr first, std::size_t bytes, std::size_t offset,
   if (found == world().allocations.end() || found->second.is_released)
     return call.violation("unknown handle");
   if (offset != 0 || flags != 0) return call.violation("offset and flags must be 0");
-  if (bytes == 0 || !is_granular(bytes) || !is_granular(first))
+  if (bytes == 0 || !is_granular(bytes, found->second.device) || !is_granular(first, found->second.device))
     return call.violation("address or size not granular");
   if (bytes > found->second.bytes) return call.violation("larger than the allocation");
   if (!is_inside_one_reservation(first, bytes)) return call.violation("not inside one reservation");
@@ -393,9 +313,8 @@ EXPORTED Result cuMemUnmap(DevicePtr first, std::size_t bytes) {
 EXPORTED Result cuMemSetAccess(DevicePtr first, std::size_t bytes, const AccessDesc* access,
                                std::size_t count) {
   ENTER("cuMemSetAccess");
-  if (count != 1 || access->location.type != kLocationDevice) return call.violation("descriptor");
-  if (access->location.id < 0 || access->location.id >= kDevices)
-    return call.violation("device", kInvalidDevice);
+  if (count != 1) return call.violation("descriptor");
+  if (!is_device(access->location)) return call.violation("location", kInvalidDevice);
   if (access->flags != kAccessReadWrite) return call.violation("only read-write is stood in for");
   const std::vector<DevicePtr> whole = whole_mappings(first, bytes);
   if (whole.empty()) return call.violation("the range is not fully mapped");
@@ -431,59 +350,4 @@ EXPORTED Result cuGetProcAddress_v2(const char* name, void** function, int, std:
   if (library != nullptr) ::dlclose(library);
   if (status != nullptr) *status = *function == nullptr ? 1 : 0;
   return *function == nullptr ? kNotFound : kSuccess;
-}
-
-EXPORTED void standin_fail(const char* function, long nth, int code) {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  world().injection = {function, nth, code, 0, world().injection.injected};
-}
-
-EXPORTED void standin_break(long nth, long count, int code) {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  world().injection = {"", nth, code, count - 1, world().injection.injected};
-}
-
-EXPORTED void standin_mend() { standin_fail("", 0, kSuccess); }
-
-EXPORTED long standin_calls(const char* function) {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  return *function == '\0' ? world().all_calls : world().calls[function];
-}
-
-EXPORTED void standin_state(StandinState* state) {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  const World& w = world();
-  *state = {static_cast<long>(w.allocations.size()),
-            static_cast<long>(w.mappings.size()),
-            static_cast<long>(w.reservations.size()),
-            w.contexts,
-            static_cast<long>(w.held_bytes[0] + w.held_bytes[1]),
-            w.violations,
-            w.injection.injected};
-}
-
-EXPORTED const char* standin_last_violation() { return world().last_violation.c_str(); }
-
-EXPORTED void standin_set_total_bytes(long total_bytes) {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  world().total_bytes = static_cast<std::size_t>(total_bytes);
-}
-
-EXPORTED void standin_forgive() {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  world().violations = 0;
-}
-
-EXPORTED void standin_reset() {
-  const std::lock_guard<std::mutex> guard(world().mutex);
-  World& w = world();
-  for (const auto& [at, record] : w.mappings) make_inaccessible(at, record.bytes);
-  for (const auto& [base, bytes] : w.reservations) ::munmap(pointer(base), bytes);
-  for (const auto& entry : w.allocations) ::close(entry.second.fd);
-  w.mappings.clear();
-  w.reservations.clear();
-  w.allocations.clear();
-  std::fill(std::begin(w.held_bytes), std::end(w.held_bytes), 0);
-  w.contexts = 0;
-  w.violations = 0;
 }

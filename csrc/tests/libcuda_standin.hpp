@@ -30,4 +30,9 @@ void standin_forgive();
 void standin_reset();
 // Memory of each device; default 1 GiB.
 void standin_set_total_bytes(long total_bytes);
+// Unit of addresses and sizes on a device; default 2 MiB.
+void standin_set_granularity(int device, long bytes);
+// What a device says of itself; by default it maps memory and exports it.
+void standin_set_attribute(int device, int attribute, int value);
+long standin_held_bytes(int device);
 }

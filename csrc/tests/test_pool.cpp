@@ -1,8 +1,7 @@
-// KvPool, VirtualRange and PagePool over every backend, and with every call beneath them failing once.
+// KvPool and VirtualRange over every backend, and with every call beneath them failing once.
 #include <cstring>
 #include <functional>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "arena/kv_pool.hpp"
@@ -12,9 +11,10 @@
 #include "faulty_vmm.hpp"
 #include "ledger/ledger.hpp"
 #include "ledger_folder.hpp"
-#include "pool/page_pool.hpp"
+#include "pool_rows.hpp"
 #include "vmm/cuda_vmm.hpp"
 #include "vmm/error.hpp"
+#include "vmm/forwarding_vmm.hpp"
 #include "vmm/host_vmm.hpp"
 #include "vmm/limited_vmm.hpp"
 #include "vmm/tracked_vmm.hpp"
@@ -26,29 +26,13 @@ using backends::FaultyVmm;
 using backends::Kit;
 using backends::standin;
 using drill::geometry_for;
+using rows::alloc;
+using rows::cell;
+using rows::same;
 
 constexpr std::size_t kStripes = 3;  // of the geometry that the drill makes
 
-std::vector<std::int64_t> alloc(KvPool& pool, std::size_t rows) {
-  std::vector<std::int64_t> ids(rows);
-  REQUIRE(pool.alloc(rows, ids.data()));
-  return ids;
-}
-
-char* row(const KvPool& pool, std::size_t stripe, std::int64_t id) {
-  const Geometry& g = pool.geometry();
-  const std::size_t row_bytes = g.segment_bytes(stripe) / g.rows_per_page();
-  return reinterpret_cast<char*>(pool.stripe_address(stripe)) + static_cast<std::size_t>(id) * row_bytes;
-}
-
 constexpr int kIllegalAddress = 700;  // CUDA_ERROR_ILLEGAL_ADDRESS: the context is dead for good
-
-bool same(const PoolStats& a, const PoolStats& b) {
-  return a.rows_used == b.rows_used && a.rows_free_backed == b.rows_free_backed &&
-         a.rows_backed == b.rows_backed && a.rows_obtainable == b.rows_obtainable &&
-         a.rows_attainable == b.rows_attainable && a.mapped_bytes == b.mapped_bytes && a.maps == b.maps &&
-         a.unmaps == b.unmaps;
-}
 
 // A life over `kit` whose every backend call fails once; returns how many did.
 template <typename Life>
@@ -112,16 +96,16 @@ TEST_EACH_BACKEND(pool_rows_keep_their_contents_while_others_come_and_go) {
   const auto ids = alloc(pool, 60);
   for (const std::int64_t id : ids) {
     for (std::size_t s = 0; s < kStripes; ++s)
-      *row(pool, s, id) = static_cast<char>(id + static_cast<int>(s));
+      *cell(pool, s, id) = static_cast<char>(id + static_cast<int>(s));
   }
   const std::vector<std::int64_t> kept(ids.begin(), ids.begin() + 20);
   pool.free(ids.data() + 20, 40);
   CHECK(pool.trim(0) > 0);
   REQUIRE(pool.grow(90));
-  for (const std::int64_t id : alloc(pool, 90)) *row(pool, 1, id) = 99;
+  for (const std::int64_t id : alloc(pool, 90)) *cell(pool, 1, id) = 99;
   for (const std::int64_t id : kept) {
     for (std::size_t s = 0; s < kStripes; ++s)
-      CHECK_EQ(*row(pool, s, id), static_cast<char>(id + static_cast<int>(s)));
+      CHECK_EQ(*cell(pool, s, id), static_cast<char>(id + static_cast<int>(s)));
   }
   pool.check_invariants();
 }
@@ -134,6 +118,27 @@ TEST_EACH_BACKEND(pool_the_reserved_row_is_backed_from_the_start_and_nothing_els
     const Address second_page = pool.stripe_address(s) + pool.geometry().segment_bytes(s);
     if (kit.make()->capabilities().strict) CHECK(!backends::is_readable(second_page));
   }
+}
+
+TEST_EACH_BACKEND(pool_a_run_of_pages_is_one_map_and_one_access_call_per_stripe) {
+  class Counting : public ForwardingVmm {
+   public:
+    using ForwardingVmm::ForwardingVmm;
+    void map(Address first, std::size_t piece_bytes, const Handle* handles, std::size_t count) override {
+      ++maps;
+      ForwardingVmm::map(first, piece_bytes, handles, count);
+    }
+    void set_access(Address first, std::size_t bytes) override {
+      ++accesses;
+      ForwardingVmm::set_access(first, bytes);
+    }
+    std::size_t maps = 0, accesses = 0;
+  };
+  const auto vmm = std::make_shared<Counting>(kit.make());
+  KvPool pool(vmm, geometry_for(*vmm), nullptr);
+  REQUIRE(pool.grow(100));
+  CHECK_EQ(vmm->maps, 2 * kStripes);  // one run for the reserved row, one for the rest
+  CHECK_EQ(vmm->accesses, 2 * kStripes);
 }
 
 TEST_EACH_BACKEND(pool_grows_to_the_last_row_and_no_further) {
@@ -231,97 +236,6 @@ TEST(pool_a_device_without_room_leaves_credit_and_rows_as_they_were) {
   CHECK(pool.grow(40));
 }
 
-// The peer's callback for a second pool's group mapped into the first.
-TEST_EACH_BACKEND(pool_peer_fault_01_a_second_pool_maps_into_its_own_range) {
-  const auto vmm = kit.make();
-  KvPool first(vmm, geometry_for(*vmm), nullptr);
-  KvPool second(vmm, geometry_for(*vmm), nullptr);
-  REQUIRE(second.grow(100));
-  CHECK_EQ(first.mapped_bytes(), first.geometry().page_set_bytes());
-  const Address first_page_2 = first.stripe_address(1) + first.geometry().segment_bytes(1);
-  CHECK_EQ(backends::resident_bytes(first_page_2, first.geometry().segment_bytes(1)), 0U);
-  for (const std::int64_t id : alloc(second, 100)) *row(second, 1, id) = 7;
-  REQUIRE(first.grow(100));
-  for (const std::int64_t id : alloc(first, 100)) *row(first, 1, id) = 8;
-  CHECK_EQ(static_cast<int>(*row(second, 1, 1)), 7);
-  first.close();
-  CHECK_EQ(static_cast<int>(*row(second, 1, 100)), 7);
-}
-
-// The peer aborts when memory that its check saw is gone by the time it maps.
-TEST(pool_peer_fault_03_memory_taken_by_others_after_the_check_is_an_error) {
-  const LedgerFolder folder;
-  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
-  const Ledger ledger(folder.path(), std::int64_t{1} << 36);
-  const std::shared_ptr<LedgerClient> client = ledger.register_client({"a", 0, std::nullopt, 0});
-  KvPool pool(vmm, geometry_for(*vmm), client);
-  CHECK_EQ(pool.rows_obtainable(), 167U);
-  const PoolStats before = pool.stats();
-  const auto held_bytes = static_cast<long>(pool.mapped_bytes());
-  standin().set_total_bytes(held_bytes + (4 << 20));
-  CHECK_THROWS(OutOfMemory, "'a' holds", pool.grow(167));
-  CHECK_THROWS(OutOfMemory, "by others 0, free 0 of", pool.grow(167));
-  CHECK(same(before, pool.stats()));
-  CHECK_EQ(client->used_bytes(), held_bytes);
-  pool.check_invariants();
-  standin().set_total_bytes(1 << 30);
-  CHECK(pool.grow(167));
-}
-
-// The peer aborts in unmap once a limit was raised above what it had reserved.
-TEST_EACH_BACKEND(pool_peer_fault_04_a_limit_above_the_reservation_adds_no_rows) {
-  const LedgerFolder folder;
-  const Ledger ledger(folder.path(), std::int64_t{1} << 40);
-  const auto vmm = kit.make();
-  const auto page = static_cast<std::int64_t>(geometry_for(*vmm).page_set_bytes());
-  const std::shared_ptr<LedgerClient> client = ledger.register_client({"a", 0, 2 * page, 0});
-  KvPool pool(vmm, geometry_for(*vmm), client);
-  CHECK_EQ(pool.rows_attainable(), 31U);
-  client->set_limit(1000 * page);
-  CHECK_EQ(pool.rows_attainable(), 167U);
-  CHECK(!pool.grow(168));
-  CHECK(pool.grow(167));
-  pool.trim(0);
-  CHECK_EQ(client->used_bytes(), page);
-  pool.close();
-  CHECK_EQ(client->used_bytes(), 0);
-}
-
-// The peer hands the same pages out twice after a shrink and a grow.
-TEST_EACH_BACKEND(pool_peer_fault_05_rows_are_handed_out_once_after_shrink_and_grow) {
-  KvPool pool(kit.make(), geometry_for(*kit.make()), nullptr);
-  REQUIRE(pool.grow(167));
-  const auto first = alloc(pool, 167);
-  pool.free(first.data() + 40, 127);
-  CHECK(pool.trim(0) > 0);
-  std::set<std::int64_t> held(first.begin(), first.begin() + 40);
-  REQUIRE(pool.grow(127));
-  for (const std::int64_t id : alloc(pool, 127)) CHECK(held.insert(id).second);
-  CHECK_EQ(held.size(), 167U);
-  pool.check_invariants();
-}
-
-// The peer asks for its limit at every allocation, and never grows again once the limit is lifted.
-TEST(pool_peer_fault_08_rows_cost_no_call_and_a_lifted_limit_lets_the_pool_grow) {
-  const LedgerFolder folder;
-  const Ledger ledger(folder.path(), std::int64_t{1} << 36);
-  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
-  const auto page = static_cast<std::int64_t>(geometry_for(*vmm).page_set_bytes());
-  const std::shared_ptr<LedgerClient> client = ledger.register_client({"a", 0, std::nullopt, 0});
-  KvPool pool(vmm, geometry_for(*vmm), client);
-  client->set_limit(2 * page);
-  CHECK(!pool.grow(167));
-  REQUIRE(pool.grow(31));
-  const long calls = standin().calls("");
-  for (int i = 0; i < 100; ++i) {
-    const auto ids = alloc(pool, 31);
-    pool.free(ids.data(), ids.size());
-  }
-  CHECK_EQ(standin().calls(""), calls);
-  client->set_limit(std::nullopt);
-  CHECK(pool.grow(167));
-}
-
 TEST(pool_creating_a_terabyte_costs_next_to_nothing) {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
   throw testing::Skipped("sanitizers leave no room for a terabyte of addresses, or keep memory of their own");
@@ -340,31 +254,6 @@ TEST(pool_creating_a_terabyte_costs_next_to_nothing) {
     CHECK(pool.grow(1000));
     CHECK_EQ(backends::resident_bytes(pool.stripe_address(7), std::size_t{1} << 24), pool.mapped_bytes() / 8);
   }
-}
-
-TEST(pool_runs_of_pages_share_one_access_call) {
-  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
-  KvPool pool(vmm, geometry_for(*vmm), nullptr);
-  const long before = standin().calls("cuMemSetAccess");
-  REQUIRE(pool.grow(100));
-  CHECK_EQ(standin().calls("cuMemSetAccess") - before, static_cast<long>(kStripes));
-}
-
-TEST(pool_page_pool_recycles_handles_until_trimmed) {
-  const auto vmm = (standin(), std::make_shared<CudaVmm>(0));
-  const std::size_t bytes = vmm->capabilities().granularity_bytes;
-  PagePool pages(vmm);
-  pages.take(bytes, 3);  // taken and at once given back
-  CHECK_EQ(pages.kept_bytes(), 3 * bytes);
-  const long before = standin().calls("cuMemCreate");
-  {
-    const auto again = pages.take(bytes, 2);
-    CHECK_EQ(pages.kept_bytes(), bytes);
-  }
-  CHECK_EQ(standin().calls("cuMemCreate"), before);
-  CHECK_EQ(pages.trim(bytes), 2 * bytes);
-  CHECK_EQ(standin().state().held_bytes, static_cast<long>(bytes));
-  CHECK_EQ(pages.trim(0), bytes);
 }
 
 TEST(range_shortage_says_need_held_and_who_holds_the_rest) {

@@ -7,6 +7,7 @@
 #include "faulty_vmm.hpp"
 #include "ledger/ledger.hpp"
 #include "ledger_folder.hpp"
+#include "pool_rows.hpp"
 #include "vmm/error.hpp"
 #include "vmm/host_vmm.hpp"
 #include "vmm/tracked_vmm.hpp"
@@ -15,28 +16,13 @@ namespace {
 
 using namespace kvcached;
 using backends::FaultyVmm;
-
-// `stripes` tensors of 16-row pages of one granule each.
-Geometry geometry_of(const Vmm& vmm, std::int64_t rows, std::size_t stripes, std::int64_t granules = 1) {
-  const auto granularity_bytes = static_cast<std::int64_t>(vmm.capabilities().granularity_bytes);
-  GeometrySpec spec;
-  spec.rows = rows;
-  spec.row_bytes.assign(stripes, granules * granularity_bytes / 16);
-  spec.granularity_bytes = granularity_bytes;
-  spec.page_bytes = granules * granularity_bytes;
-  return Geometry(spec);
-}
+using rows::geometry_of;
 
 void use_all_rows(KvPool& pool) {
   REQUIRE(pool.grow(pool.rows_total()));
-  std::vector<std::int64_t> ids(pool.rows_total());
-  REQUIRE(pool.alloc(ids.size(), ids.data()));
+  const auto ids = rows::alloc(pool, pool.rows_total());
   for (std::size_t stripe = 0; stripe < pool.geometry().stripes(); ++stripe) {
-    const std::size_t row_bytes = pool.geometry().segment_bytes(stripe) / pool.geometry().rows_per_page();
-    for (const std::int64_t id : ids) {
-      const Address cell = pool.stripe_address(stripe) + static_cast<std::size_t>(id) * row_bytes;
-      *reinterpret_cast<char*>(cell) = 1;
-    }
+    for (const std::int64_t id : ids) *rows::cell(pool, stripe, id) = 1;
   }
   pool.check_invariants();
   pool.free(ids.data(), ids.size());

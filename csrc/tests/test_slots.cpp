@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <random>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "arena/slots.hpp"
@@ -37,35 +38,53 @@ void back(SlotAllocator& slots, std::size_t rows) {
   slots.mark_backed(*plan);
 }
 
+// All there is to know about pages and rows, in plain sets, and every rule of who gets what in the obvious
+// way.
 class Model {
  public:
   Model(const Geometry& geometry, PagePolicy policy, unsigned seed)
       : geometry_(geometry), slots_(geometry_, policy), random_(seed) {
-    if (geometry_.pinned_pages() > 0) apply_backed({{0, geometry_.pinned_pages()}});
+    if (geometry_.pinned_pages() == 0) return;
+    slots_.mark_staged({{0, geometry_.pinned_pages()}});
+    apply_backed({{0, geometry_.pinned_pages()}});
   }
 
   void step() {
-    switch (random_() % 8) {
+    switch (random_() % 20) {
       case 0:
+        return reset();
       case 1:
       case 2:
-        allocate();
-        break;
+        return stage();
       case 3:
       case 4:
-        release();
-        break;
       case 5:
-        grow();
-        break;
+        return grow();
       case 6:
-        trim();
-        break;
       case 7:
-        misuse();
-        break;
+      case 8:
+        return trim();
+      case 9:
+      case 10:
+        return misuse();
+      case 11:
+      case 12:
+      case 13:
+      case 14:
+        return release();
+      default:
+        return allocate();
     }
-    compare();
+  }
+
+  void compare() const {
+    slots_.check_invariants();
+    CHECK_EQ(slots_.rows_used(), used_.size());
+    CHECK_EQ(slots_.rows_free_backed(), free_rows());
+    CHECK_EQ(slots_.pages_backed(), backed_.size());
+    std::size_t empty = 0;
+    for (const std::size_t page : backed_) empty += is_removable(page) ? 1 : 0;
+    CHECK_EQ(slots_.pages_empty(), empty);
   }
 
  private:
@@ -75,12 +94,34 @@ class Model {
     const bool granted = slots_.alloc(count, ids.data());
     CHECK_EQ(granted, count <= free_rows());
     if (!granted) return;
-    for (const std::int64_t id : ids) {
-      CHECK(id >= static_cast<std::int64_t>(geometry_.reserved_rows()));
-      CHECK(id < static_cast<std::int64_t>(geometry_.rows()));
-      CHECK(backed_.count(static_cast<std::size_t>(id) / geometry_.rows_per_page()) != 0);
-      CHECK(used_.insert(id).second);
+    for (std::size_t done = 0; done < count;) {
+      const std::size_t page = choose_page(count - done);
+      const std::size_t begin = page * geometry_.rows_per_page();
+      for (std::size_t row = begin; row < begin + geometry_.rows_per_page() && done < count; ++row) {
+        const auto id = static_cast<std::int64_t>(row);
+        if (row < geometry_.reserved_rows() || row >= geometry_.rows() || used_.count(id) != 0) continue;
+        CHECK_EQ(ids[done++], id);
+        used_.insert(id);
+      }
     }
+  }
+
+  // The page that the next rows of a request come from, by the policy's own words.
+  std::size_t choose_page(std::size_t wanted) const {
+    using Candidate = std::pair<std::size_t, std::size_t>;  // free rows, page
+    std::set<Candidate> partial;
+    std::size_t lowest_empty = SIZE_MAX;
+    for (const std::size_t page : backed_) {
+      if (is_removable(page)) {
+        lowest_empty = std::min(lowest_empty, page);
+      } else if (free_rows(page) > 0) {
+        partial.insert({free_rows(page), page});
+      }
+    }
+    const std::size_t fitting = slots_.policy() == PagePolicy::best_fit ? wanted : 1;
+    const auto best = partial.lower_bound({fitting, 0});
+    if (best != partial.end()) return best->second;
+    return lowest_empty != SIZE_MAX ? lowest_empty : partial.rbegin()->second;
   }
 
   Ids some_used() {
@@ -96,41 +137,70 @@ class Model {
     for (const std::int64_t id : ids) used_.erase(id);
   }
 
+  void reset() {
+    slots_.reset();
+    used_.clear();
+  }
+
   void grow() {
     const std::size_t rows = random_() % (geometry_.rows() + 5);
     const auto plan = slots_.plan_back(rows);
     std::size_t most = free_rows();
-    for (std::size_t page = 0; page < geometry_.pages(); ++page) {
-      if (backed_.count(page) == 0) most += geometry_.usable_rows(page);
-    }
+    for (const std::size_t page : unbacked()) most += geometry_.usable_rows(page);
     CHECK_EQ(plan.has_value(), rows <= most);
     if (!plan) return;
-    std::set<std::size_t> unbacked;
-    for (std::size_t page = 0; page < geometry_.pages(); ++page) {
-      if (backed_.count(page) == 0) unbacked.insert(page);
-    }
-    for (const PageRun& run : *plan) {
-      for (std::size_t page = run.first; page < run.first + run.count; ++page) {
-        CHECK_EQ(page, *unbacked.begin());  // the lowest ones, in order
-        unbacked.erase(unbacked.begin());
-      }
-    }
+    require_lowest(*plan);
+    slots_.mark_staged(*plan);
     apply_backed(*plan);
     CHECK(free_rows() >= rows);
   }
 
-  void trim() {
-    const std::size_t keep = random_() % (free_rows() + 2);
-    const PageRuns plan = slots_.plan_unback(keep);
-    slots_.mark_unbacked(plan);
+  // Pages that are being backed belong to nobody meanwhile; that may succeed or fail.
+  void stage() {
+    const std::size_t wanted = 1 + random_() % 3;
+    const PageRuns plan = slots_.plan_pages(wanted);
+    CHECK_EQ(count_pages(plan), std::min(wanted, unbacked().size()));
+    require_lowest(plan);
+    slots_.mark_staged(plan);
+    compare();
+    allocate();
+    compare();
+    if (random_() % 2 == 0) {
+      slots_.mark_unstaged(plan);
+    } else {
+      apply_backed(plan);
+    }
+  }
+
+  void require_lowest(const PageRuns& plan) const {
+    std::set<std::size_t> left = unbacked();
     for (const PageRun& run : plan) {
       for (std::size_t page = run.first; page < run.first + run.count; ++page) {
-        CHECK(page >= geometry_.pinned_pages());
-        CHECK(!is_in_use(page));
-        CHECK_EQ(backed_.erase(page), 1U);
+        CHECK_EQ(page, *left.begin());
+        left.erase(left.begin());
       }
     }
-    if (!plan.empty()) CHECK(free_rows() >= keep);
+  }
+
+  void trim() {
+    const std::size_t keep = random_() % (free_rows() + 2);
+    std::set<std::size_t> expected;
+    std::size_t left = free_rows();
+    for (auto page = backed_.rbegin(); page != backed_.rend(); ++page) {
+      if (!is_removable(*page)) continue;
+      if (left < keep + geometry_.usable_rows(*page)) break;
+      left -= geometry_.usable_rows(*page);
+      expected.insert(*page);
+    }
+    const PageRuns plan = slots_.plan_unback(keep);
+    slots_.mark_unbacked(plan);
+    CHECK_EQ(count_pages(plan), expected.size());
+    for (const PageRun& run : plan) {
+      for (std::size_t page = run.first; page < run.first + run.count; ++page) {
+        CHECK(expected.count(page) != 0);
+        backed_.erase(page);
+      }
+    }
   }
 
   // Whatever is wrong with a batch, nothing of it may take effect.
@@ -164,7 +234,6 @@ class Model {
   }
 
   void apply_backed(const PageRuns& runs) {
-    slots_.mark_staged(runs);
     slots_.mark_backed(runs);
     for (const PageRun& run : runs) {
       for (std::size_t page = run.first; page < run.first + run.count; ++page)
@@ -172,22 +241,28 @@ class Model {
     }
   }
 
-  bool is_in_use(std::size_t page) const {
-    const auto first = used_.lower_bound(static_cast<std::int64_t>(page * geometry_.rows_per_page()));
-    return first != used_.end() && *first < static_cast<std::int64_t>((page + 1) * geometry_.rows_per_page());
+  std::set<std::size_t> unbacked() const {
+    std::set<std::size_t> pages;
+    for (std::size_t page = 0; page < geometry_.pages(); ++page) {
+      if (backed_.count(page) == 0) pages.insert(page);
+    }
+    return pages;
+  }
+
+  bool is_removable(std::size_t page) const {
+    return page >= geometry_.pinned_pages() && free_rows(page) == geometry_.usable_rows(page);
+  }
+
+  std::size_t free_rows(std::size_t page) const {
+    const auto begin = used_.lower_bound(static_cast<std::int64_t>(page * geometry_.rows_per_page()));
+    const auto end = used_.lower_bound(static_cast<std::int64_t>((page + 1) * geometry_.rows_per_page()));
+    return geometry_.usable_rows(page) - static_cast<std::size_t>(std::distance(begin, end));
   }
 
   std::size_t free_rows() const {
     std::size_t rows = 0;
     for (const std::size_t page : backed_) rows += geometry_.usable_rows(page);
     return rows - used_.size();
-  }
-
-  void compare() const {
-    slots_.check_invariants();
-    CHECK_EQ(slots_.rows_used(), used_.size());
-    CHECK_EQ(slots_.rows_free_backed(), free_rows());
-    CHECK_EQ(slots_.pages_backed(), backed_.size());
   }
 
   Geometry geometry_;
@@ -205,7 +280,10 @@ TEST(slots_agree_with_a_model_over_random_histories) {
     for (const std::int64_t reserved : {0, 1, 130}) {
       for (const PagePolicy policy : {PagePolicy::best_fit, PagePolicy::most_filled}) {
         Model model(geometry(rows_per_page * 12 + 140, rows_per_page, reserved), policy, seed++);
-        for (int step = 0; step < 1500; ++step) model.step();
+        for (int step = 0; step < 1000; ++step) {
+          model.step();
+          model.compare();
+        }
       }
     }
   }

@@ -1,4 +1,5 @@
 // The warm reserve beside a pool that is used meanwhile.
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "ledger/ledger.hpp"
 #include "ledger_folder.hpp"
 #include "vmm/error.hpp"
+#include "vmm/forwarding_vmm.hpp"
 #include "vmm/host_vmm.hpp"
 #include "vmm/limited_vmm.hpp"
 
@@ -242,3 +244,44 @@ TEST(warm_reserve_torture) {
 TEST(warm_reserve_torture_in_strict_mode) { torture(std::make_shared<HostVmm>(true), 4); }
 
 }  // namespace
+
+// An engine at its limit: nothing can be had, so steps that find their pages must not wake anybody for more.
+TEST(warm_reserve_that_was_refused_rests_until_a_step_maps_itself_or_pages_go) {
+  class Counting : public ForwardingVmm {
+   public:
+    using ForwardingVmm::ForwardingVmm;
+    Handle create(std::size_t bytes) override {
+      try {
+        return ForwardingVmm::create(bytes);
+      } catch (const OutOfMemory&) {
+        ++refusals;
+        throw;
+      }
+    }
+    std::atomic<int> refusals{0};
+  };
+  const auto vmm = std::make_shared<Counting>(
+      std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), 9 * kPageBytes));
+  Engine engine(nullptr, vmm);
+  engine.step(4);
+  for (int patience = 0; vmm->refusals == 0 && patience < 30'000; ++patience) {
+    engine.free_all();
+    engine.step(4);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  REQUIRE(vmm->refusals > 0);
+  const int refusals = vmm->refusals;
+  for (int round = 0; round < 200; ++round) {
+    engine.free_all();
+    CHECK(engine.step(4));
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  CHECK_EQ(vmm->refusals.load(), refusals);
+  engine.free_all();
+  engine.trim(8 * kRowsPerPage);  // whatever has changed since: it is tried again
+  engine.step(4);
+  for (int patience = 0; vmm->refusals == refusals && patience < 30'000; ++patience) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(vmm->refusals > refusals);
+}

@@ -7,6 +7,7 @@ import os
 import re
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
@@ -16,6 +17,9 @@ from kvcached import api, proc
 from kvcached._core import Ledger
 from kvcached.config import default_ledger_path
 from kvcached.errors import ConfigError, LedgerRefused, Misuse, OutOfMemory, Unavailable
+
+if TYPE_CHECKING:
+    from conftest import StartChild
 
 PAGE_BYTES = 64 << 10
 README = Path(__file__).parents[2] / "README.md"
@@ -40,6 +44,25 @@ def test_the_example_runs() -> None:
 @pytest.mark.skipif(not README.exists(), reason="no README in this tree")
 def test_the_readme_shows_the_example_that_is_tested() -> None:
     assert docstring_example() in README.read_text()
+
+
+@pytest.mark.skipif(not README.exists(), reason="no README in this tree")
+def test_what_the_readme_shows_of_the_library_runs(start_child: StartChild) -> None:
+    section = README.read_text().partition("## As a library")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert len(blocks) == 2
+    child = start_child("\n".join(blocks) + "print('end')")
+    printed = []
+    while (line := child.line()) not in ("end", ""):
+        printed.append(line)
+    assert child.end() == 0, child.errors()
+    for series in (
+        'kvcached_pool_capacity_rows{pool="full"}',
+        'kvcached_pool_mapped_bytes{pool="window"}',
+        'kvcached_ledger_budget_bytes{device="host0"}',
+        'kvcached_client_used_bytes{device="host0",kind="kv",name="chat.window",',
+    ):
+        assert any(line.startswith(series) for line in printed), series
 
 
 def test_both_columns_of_the_table_are_public() -> None:

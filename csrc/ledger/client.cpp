@@ -43,7 +43,7 @@ bool is_due(std::atomic<std::int64_t>& next_ns, std::int64_t interval_ns) {
 
 bool does_another_want(const LedgerSegment& segment, std::size_t self) {
   for (std::size_t i = 0; i < high_slot(segment); ++i) {
-    if (i != self && segment.hot[i].want_to_bytes.load(std::memory_order_relaxed) != 0) return true;
+    if (i != self && segment.hot[i].want_to_bytes.load() != 0) return true;
   }
   return false;
 }
@@ -136,7 +136,9 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
     has_collided = true;
     pause_a_while(attempt, slot_);
   }
-  if (has_collided) file_.bump();  // somebody may have been refused because of what was just taken back
+  // Somebody may have been refused because of what was just taken back; and what is granted past a want has
+  // to come from those who give.
+  if (has_collided || (is_granted && does_another_want(shared, slot_))) file_.bump();
   if (is_granted && line.want_to_bytes.load() != 0) queue_again();
   return is_granted;
 }
@@ -227,7 +229,9 @@ void LedgerClient::queue_again() {
 }
 
 void LedgerClient::set_spare(std::int64_t spare_bytes) {
-  hot().spare_bytes.store(require_bytes("spare", spare_bytes, 0));
+  require_bytes("spare", spare_bytes, 0);
+  if (hot().spare_bytes.exchange(spare_bytes) == spare_bytes) return;
+  if (does_another_want(file_.segment(), slot_)) file_.bump();  // it, or somebody else, is asked for more
 }
 
 bool LedgerClient::others_want() const {

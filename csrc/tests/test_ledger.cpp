@@ -151,6 +151,32 @@ TEST(ledger_a_want_is_seen_by_the_others_and_every_change_of_it_wakes_them) {
   CHECK_THROWS(Misuse, "want of -1 bytes", a->set_want(-1));
 }
 
+// Who is asked for how much also depends on what others take and offer meanwhile.
+TEST(ledger_what_is_taken_or_offered_beside_a_want_wakes_those_who_give) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto cache = ledger.register_client(spec("cache"));
+  const auto waiter = ledger.register_client(spec("waiter", 0, std::nullopt, 1));
+  const auto other = ledger.register_client(spec("other"));
+  CHECK(cache->try_claim(60));
+  std::uint32_t last = cache->generation();
+  const auto has_changed = [&] { return std::exchange(last, cache->generation()) != cache->generation(); };
+  cache->set_spare(60);
+  CHECK(other->try_claim(10));
+  CHECK(!has_changed());  // nobody wants anything
+  waiter->set_want(30);
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 0);
+  CHECK(other->try_claim(20));
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 20);
+  cache->set_spare(60);
+  CHECK(!has_changed());
+  cache->set_spare(10);
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 10);
+}
+
 // Between a claim that serves a want and the owner's word that it is satisfied, the others used to see both.
 TEST(ledger_a_claim_serves_the_want_before_its_owner_says_so) {
   const LedgerFolder folder;

@@ -127,9 +127,9 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
     is_granted = is_within_limit && is_within_secured_floor(used);
     if (is_within_limit && !is_granted) {
       const std::uint64_t floor_word = line.floor_word.load();
-      const std::int64_t own = std::max(used, floor_of(floor_word));
-      is_granted = committed_by_others(shared, slot_) + own <= budget_bytes();
-      if (is_granted) secured_floor_word_.store(floor_word);
+      const std::int64_t left_bytes = budget_bytes() - committed_by_others(shared, slot_);
+      is_granted = used <= left_bytes;
+      if (is_granted && floor_of(floor_word) <= left_bytes) secured_floor_word_.store(floor_word);
     }
     if (is_granted) break;
     line.used_bytes.fetch_sub(bytes);

@@ -71,8 +71,12 @@ TEST(ledger_a_floor_becomes_real_once_others_have_made_room) {
   const auto a = ledger.register_client(spec("a", 30));
   CHECK(!a->try_claim(30));  // never more than the budget, guarantee or not
   CHECK(!b->try_claim(1));   // and nothing more for those above what is theirs
+  const std::uint32_t generation = a->generation();
+  CHECK(!a->try_claim(11));
+  CHECK_EQ(a->generation(), generation);  // what cannot be granted disturbs nobody
+  CHECK(a->try_claim(10));                // as much of it as there is
   b->release(20);
-  CHECK(a->try_claim(30));
+  CHECK(a->try_claim(20));
   CHECK_EQ(ledger.snapshot().used_bytes, 100);
 }
 

@@ -241,8 +241,9 @@ def _decisions(state: State, i: int, world: World) -> Iterator[State]:
         else:
             yield _rings(state, i, then="refused") if me.collided else _with(state, i, at="refused")
     elif me.at == "scan":
-        if me.seen + max(me.used, me.own_floor[0]) <= world.budget:
-            yield _with(state, i, at="granted", held=need, secured=me.own_floor[1])
+        if me.seen + me.used <= world.budget:
+            secured = me.own_floor[1] if me.seen + me.own_floor[0] <= world.budget else me.secured
+            yield _with(state, i, at="granted", held=need, secured=secured)
         else:
             yield _with(state, i, at="back")
     else:

@@ -31,6 +31,8 @@ class KVCachePool:
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
             0 for no such thread. :meth:`trim` with less than that sends it to rest.
+        gives_back: that thread also gives free memory back, within milliseconds, when the limit is lowered or
+            the ledger asks for it; False where an engine does so itself, between its steps.
         layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
@@ -56,6 +58,7 @@ class KVCachePool:
         reserved_rows: int = 1,
         warm_rows: int | None = None,
         warm_bytes: int = 0,
+        gives_back: bool = True,
     ) -> None:
         self.spec = KVCacheSpec(
             layers=layers,
@@ -73,7 +76,14 @@ class KVCachePool:
         self._client = client
         self._asked_warm_rows = warm_rows
         self.geometry = self.spec.geometry(self._capabilities)
-        pool = KvPool(backend, self.geometry, client, page_policy=page_policy, warm_bytes=warm_bytes)
+        pool = KvPool(
+            backend,
+            self.geometry,
+            client,
+            page_policy=page_policy,
+            warm_bytes=warm_bytes,
+            gives_back=gives_back,
+        )
         # The padding page is never given back, so nobody may count on it.
         self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
@@ -136,12 +146,13 @@ class KVCachePool:
     def free(self, rows: object) -> None:
         """Give rows back: tensor, array or sequence, in any order.
 
-        Empty pages beyond the warm rows are unmapped. Raises Misuse for a row that is not allocated; nothing
+        Empty pages beyond the warm rows are unmapped, and all while the ledger asks for memory. Raises Misuse for a row that is not allocated; nothing
         has changed then.
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))
-        pool.trim(max(self._warm_rows(), pool.warm_pages * self.geometry.rows_per_page))
+        is_asked = self._client is not None and self._client.asked_bytes() > 0
+        pool.trim(0 if is_asked else max(self._warm_rows(), pool.warm_pages * self.geometry.rows_per_page))
         pool.publish()
 
     def trim(self, keep_rows: int = 0) -> int:

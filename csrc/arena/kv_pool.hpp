@@ -87,6 +87,9 @@ class KvPool {
   bool is_closed() const noexcept { return is_closing_; }
   // Whether another client was refused memory and still wants it.
   bool others_want() const { return client_ && client_->others_want(); }
+  // What the ledger asks this pool's client to give back now.
+  std::size_t asked_bytes() const { return client_ ? static_cast<std::size_t>(client_->asked_bytes()) : 0; }
+  const LedgerClient* client() const noexcept { return client_.get(); }  // null: no ledger
 
   std::size_t rows_used() const noexcept { return slots_.rows_used(); }
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }

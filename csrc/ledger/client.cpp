@@ -106,7 +106,9 @@ void LedgerClient::write_lines(const ClientSpec& spec, std::int64_t limit_bytes)
   info.recall_until_ns.store(0);
   publish({});
   info.pid.store(static_cast<std::uint32_t>(::getpid()));  // last: from here on readers show the line
-  file_.bump_for_the_dead();  // a floor that is not there yet is something for the others to do
+  file_.bump_for_the_dead();
+  if (spec.floor_bytes > 0)
+    file_.call_others(slot_);  // a floor that is not there yet is theirs to make room for
 }
 
 // Claim, look, take back if over. Looking first keeps hopeless claims from disturbing others, and so from
@@ -213,7 +215,9 @@ void LedgerClient::set_want(std::int64_t want_bytes, double lapse_s) {
   if (begins) line.want_since_ns.store(now_ns);
   line.want_until_ns.store(lapse_ns);
   const std::int64_t want_to_bytes = want_bytes > 0 ? used_bytes() + want_bytes : 0;
-  if (line.want_to_bytes.exchange(want_to_bytes) != want_to_bytes || begins) file_.bump();
+  if (line.want_to_bytes.exchange(want_to_bytes) == want_to_bytes && !begins) return;
+  file_.bump();
+  if (want_bytes > 0) file_.call_others(slot_);
 }
 
 // What was granted to a want ends its turn: the next one of its priority comes first. What lies within the

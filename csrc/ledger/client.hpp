@@ -39,6 +39,8 @@ class LedgerClient {
 
   bool is_open() const noexcept { return file_.is_open(); }
   const std::string& name() const noexcept { return name_; }
+  const std::string& path() const noexcept { return file_.path(); }
+  bool is_in(const LedgerFile& file) const noexcept { return file_.is_same_as(file); }
   std::size_t slot() const noexcept { return slot_; }
   std::int64_t used_bytes() const { return clamp_bytes(hot().used_bytes.load()); }
   std::int64_t floor_bytes() const { return floor_of(hot()); }

@@ -1,16 +1,13 @@
 #include "ledger/ledger_file.hpp"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +15,7 @@
 
 #include "ledger/clock.hpp"
 #include "ledger/fork_registry.hpp"
+#include "ledger/futex.hpp"
 #include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
 
@@ -100,13 +98,6 @@ void unlock(int fd, off_t offset) {
   struct flock request = lock_request(F_UNLCK, offset);
   ::fcntl(fd, F_OFD_SETLK, &request);
 }
-
-long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
-           const timespec* timeout) {
-  return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
-}
-
-void wake_all(const LedgerBell& bell) { futex(bell.generation, FUTEX_WAKE, INT_MAX, nullptr); }
 
 }  // namespace
 
@@ -236,6 +227,12 @@ bool LedgerFile::is_at_its_path() const noexcept {
   return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
+bool LedgerFile::is_same_as(const LedgerFile& other) const noexcept {
+  struct stat ours{}, theirs{};
+  return ::fstat(fd_, &ours) == 0 && ::fstat(other.fd_, &theirs) == 0 && ours.st_dev == theirs.st_dev &&
+         ours.st_ino == theirs.st_ino;
+}
+
 LedgerSegment& LedgerFile::segment() const {
   if (segment_ != nullptr) return *segment_;
   if (is_orphan_) {
@@ -298,12 +295,24 @@ void LedgerFile::bump() const {
   LedgerBell& bell = segment().bell;
   const bool is_called = bell.has_waiters.load() != 0 && bell.has_waiters.exchange(0) != 0;
   bell.generation.fetch_add(1);
-  if (is_called || bell.has_waiters.load() != 0) wake_all(bell);
+  if (is_called || bell.has_waiters.load() != 0) futex_wake_all(bell.generation);
 }
 
 void LedgerFile::bump_for_the_dead() const {
   bump();
-  wake_all(segment().bell);
+  futex_wake_all(segment().bell.generation);
+}
+
+void LedgerFile::call(std::size_t slot) const {
+  std::atomic<std::uint32_t>& calls = segment().info[slot].calls;
+  calls.fetch_add(1);
+  futex_wake_all(calls);
+}
+
+void LedgerFile::call_others(std::size_t self) const {
+  for (std::size_t slot = 0; slot < high_slot(segment()); ++slot) {
+    if (slot != self && segment().info[slot].pid.load() != 0) call(slot);
+  }
 }
 
 void LedgerFile::ring_for_lapses() const {
@@ -329,7 +338,7 @@ void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
   timeout.tv_nsec = static_cast<long>((timeout_s - std::floor(timeout_s)) * 1e9);
   // The flag before the futex call's own comparison: a waker either sees the flag or changed the word before.
   bell.has_waiters.store(1);
-  futex(bell.generation, FUTEX_WAIT, generation, &timeout);
+  futex_wait(bell.generation, generation, &timeout);
 }
 
 LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_(file.usable_admin_mutex()) {

@@ -37,6 +37,7 @@ class LedgerFile {
   // False once the file was deleted or another put in its place: our clients and those of the new one share
   // no budget any more.
   bool is_at_its_path() const noexcept;
+  bool is_same_as(const LedgerFile& other) const noexcept;
   void close() noexcept;
 
   bool try_lock_slot(std::size_t slot) const noexcept;
@@ -49,6 +50,9 @@ class LedgerFile {
   void bump() const;
   // The same after a death: whoever died may have cleared the waiters' flag and not woken them yet.
   void bump_for_the_dead() const;
+  // Wakes whoever sleeps on the calls of one place (call_bell.hpp), or of all places in use but `self`.
+  void call(std::size_t slot) const;
+  void call_others(std::size_t self = kLedgerSlots) const;
   // Bumps once for every want that has lapsed and every turn that has ended, whoever notices first.
   void ring_for_lapses() const;
   // Sleeps while the generation is `generation`, at most `timeout_s`; wakes early for no reason at times.

@@ -60,6 +60,7 @@ struct alignas(64) LedgerHotLine {
 
 struct alignas(64) LedgerInfoLine {
   std::atomic<std::uint32_t> pid;               // 0: free
+  std::atomic<std::uint32_t> calls;             // futex word: bumped when its owner may be asked for more
   std::atomic<std::uint64_t> name[kNameWords];  // UTF-8, zero-padded
   std::atomic<std::uint64_t> range_base;
   std::atomic<std::uint64_t> range_bytes;

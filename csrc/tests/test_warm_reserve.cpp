@@ -1,4 +1,6 @@
 // The warm reserve beside a pool that is used meanwhile.
+#include <unistd.h>
+
 #include <chrono>
 #include <memory>
 #include <mutex>
@@ -38,8 +40,9 @@ Geometry geometry() {
 class Engine {
  public:
   explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
-                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false))
-      : pool(std::move(vmm), geometry(), std::move(client)), warm(pool, mutex, kMaxPages * kPageBytes) {}
+                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false)
+      : pool(std::move(vmm), geometry(), std::move(client)),
+        warm(pool, mutex, kMaxPages * kPageBytes, gives_back) {}
 
   // A step that takes `pages` whole pages; whether it found them ready.
   bool step(std::size_t pages) {
@@ -241,4 +244,78 @@ TEST(warm_reserve_torture) {
 
 TEST(warm_reserve_torture_in_strict_mode) { torture(std::make_shared<HostVmm>(true), 4); }
 
+// One client of a ledger whose reserve answers its calls.
+struct Asked {
+  LedgerFolder folder;
+  Ledger ledger{folder.path(), 100 * kPageBytes};
+  std::shared_ptr<LedgerClient> client = ledger.register_client({"me", 0, std::nullopt, 0});
+  Engine engine{client, std::make_shared<HostVmm>(false), true};
+
+  std::size_t used_pages() const { return static_cast<std::size_t>(client->used_bytes()) / kPageBytes; }
+
+  void set_limit(std::size_t pages) {
+    ledger.set_limit(0, static_cast<std::uint32_t>(::getpid()),
+                     static_cast<std::int64_t>(pages * kPageBytes));
+  }
+};
+
 }  // namespace
+
+TEST(warm_reserve_gives_back_what_a_lowered_limit_asks_for_and_no_more) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  asked.set_limit(asked.used_pages() - 2);
+  asked.engine.await(4);
+  asked.set_limit(0);
+  asked.engine.await(0);
+  CHECK_EQ(asked.used_pages(), 5U);  // with rows in use, and with the reserved one
+  asked.engine.free_all();           // they go as they are freed
+  asked.engine.await(0);
+  CHECK_EQ(asked.used_pages(), 1U);
+  asked.client->set_limit(std::nullopt);
+  asked.engine.step(4);
+  asked.engine.await(6);
+}
+
+TEST(warm_reserve_goes_first_when_another_client_wants_memory) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const auto other = asked.ledger.register_client({"other", 0, std::nullopt, -1});
+  other->set_want(kPageBytes);
+  asked.engine.await(0);
+}
+
+TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  {
+    const std::lock_guard<std::mutex> lock(asked.engine.mutex);
+    asked.engine.warm.promised(3 * kRowsPerPage);
+    asked.set_limit(0);
+  }
+  asked.engine.await(3);
+  {
+    const std::lock_guard<std::mutex> lock(asked.engine.mutex);
+    std::vector<std::int64_t> ids(3 * kRowsPerPage);
+    CHECK(asked.engine.pool.alloc(ids.size(), ids.data()));
+    asked.engine.warm.taken(ids.size());
+    asked.engine.pool.free(ids.data(), ids.size());
+    asked.engine.warm.observe();
+  }
+  asked.set_limit(0);
+  asked.engine.await(0);
+}
+
+// The thread must outlive what it asks: an exception in it would end the process.
+TEST(warm_reserve_survives_a_client_that_was_closed_beside_it) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  asked.client->close();
+  CHECK(asked.engine.step(4));  // from what is ready; calls the thread
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_THROWS(Misuse, "is closed", asked.engine.step(20));
+}

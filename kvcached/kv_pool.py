@@ -34,6 +34,8 @@ class KVCachePool:
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
             0 for no such thread. :meth:`trim` with less than that sends it to rest.
+        gives_back: that thread also gives free memory back, within milliseconds, when the limit is lowered or
+            the ledger asks for it; False where an engine does so itself, between its steps.
         layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
@@ -59,6 +61,7 @@ class KVCachePool:
         reserved_rows: int = 1,
         warm_rows: int | None = None,
         warm_bytes: int = 0,
+        gives_back: bool = True,
     ) -> None:
         self.spec = KVCacheSpec(
             layers=layers,
@@ -77,7 +80,14 @@ class KVCachePool:
         self._asked_warm_rows = warm_rows
         self.geometry = self.spec.geometry(self._capabilities)
         _require_free(client)
-        pool = KvPool(backend, self.geometry, client, page_policy=page_policy, warm_bytes=warm_bytes)
+        pool = KvPool(
+            backend,
+            self.geometry,
+            client,
+            page_policy=page_policy,
+            warm_bytes=warm_bytes,
+            gives_back=gives_back,
+        )
         # The padding page is never given back, so nobody may count on it.
         self._raise_floor(pool.mapped_bytes)
         self._pool: KvPool | None = pool
@@ -144,12 +154,13 @@ class KVCachePool:
     def free(self, rows: object) -> None:
         """Give rows back: tensor, array or sequence, in any order.
 
-        Empty pages beyond the warm rows are unmapped. Raises Misuse for a row that is not allocated; nothing
-        has changed then.
+        Empty pages beyond the warm rows are unmapped, and all of them while the ledger asks for memory. Raises
+        Misuse for a row that is not allocated; nothing has changed then.
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))
-        pool.trim(max(self._warm_rows(), pool.warm_pages * self.geometry.rows_per_page))
+        is_asked = self._client is not None and self._client.asked_bytes() > 0
+        pool.trim(0 if is_asked else max(self._warm_rows(), pool.warm_pages * self.geometry.rows_per_page))
         pool.publish()
 
     def trim(self, keep_rows: int = 0) -> int:

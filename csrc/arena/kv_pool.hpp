@@ -88,7 +88,12 @@ class KvPool {
   void close();
   bool is_closed() const noexcept { return is_closing_; }
   // Whether another client was refused memory and still wants it.
-  bool others_want() const { return credit_.client() != nullptr && credit_.client()->others_want(); }
+  bool others_want() const { return client() != nullptr && client()->others_want(); }
+  // What the ledger asks this pool's client to give back now.
+  std::size_t asked_bytes() const {
+    return client() == nullptr ? 0 : static_cast<std::size_t>(client()->asked_bytes());
+  }
+  LedgerClient* client() const noexcept { return credit_.client(); }  // null: no ledger
 
   std::size_t rows_used() const noexcept { return slots_.rows_used(); }
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }

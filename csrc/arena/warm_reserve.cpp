@@ -19,35 +19,43 @@ std::int64_t now_ns() {
 
 }  // namespace
 
-WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes)
+WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes, bool gives_back)
     : pool_(pool),
       mutex_(mutex),
       max_bytes_(max_bytes),
+      gives_back_(gives_back),
+      bell_(gives_back && max_bytes >= pool.geometry().page_set_bytes() ? pool.client() : nullptr),
       marks_(max_bytes / pool.geometry().page_set_bytes()) {
   if (max_bytes_ >= pool.geometry().page_set_bytes()) thread_ = std::thread([this] { run(); });
 }
 
 void WarmReserve::look() {
   const std::size_t before = std::exchange(empty_pages_, pool_.pages_empty());
+  if (empty_pages_ > before) {
+    drawn_pages_ -= std::min(drawn_pages_, empty_pages_ - before);
+    if (is_owed_) bell_.ring();
+  }
   if (empty_pages_ >= before) return;
-  taken_pages_ += before - empty_pages_;
+  drawn_pages_ += before - empty_pages_;
+  burst_pages_ = std::max(burst_pages_, drawn_pages_);
   is_resting_ = false;
   if (is_called_ || (!has_missed_ && (is_refused_ || empty_pages_ >= marks_.low_pages()))) return;
   has_missed_ = false;
   is_called_ = true;
-  called_.notify_one();
+  bell_.ring();
 }
 
 void WarmReserve::trimmed(std::size_t keep_rows) noexcept {
   empty_pages_ = pool_.pages_empty();
   keep_rows_ = keep_rows;
   is_refused_ = false;
+  promised_rows_ = 0;
   is_resting_ = empty_pages_ < marks_.low_pages();
 }
 
 void WarmReserve::realigned() noexcept {
   marks_ = WarmMarks(max_bytes_ / pool_.geometry().page_set_bytes());
-  taken_pages_ = 0;
+  drawn_pages_ = burst_pages_ = 0;
   trimmed(0);
 }
 
@@ -65,21 +73,45 @@ void WarmReserve::stop() noexcept {
     const std::lock_guard<std::mutex> lock(mutex_);
     is_stopping_ = true;
   }
-  called_.notify_one();
+  bell_.ring();
   thread_.join();
 }
 
 void WarmReserve::run() {
   std::unique_lock<std::mutex> lock(mutex_);
   while (!is_stopping_) {
-    called_.wait(lock, [this] { return is_called_ || is_stopping_; });
-    is_called_ = false;
-    fill(lock);
+    const std::uint32_t calls = bell_.count();  // before looking: a call from here on ends the sleep at once
+    serve(lock);
+    lock.unlock();
+    bell_.sleep(calls);
+    lock.lock();
   }
 }
 
+// Nothing that fails here is an error of the owner's: its next call meets the cause, and says so.
+void WarmReserve::serve(std::unique_lock<std::mutex>& lock) {
+  try {
+    if (std::exchange(is_called_, false)) fill(lock);
+    if (gives_back_ && !pool_.is_closed()) give_back();
+  } catch (const std::exception&) {
+  }
+}
+
+void WarmReserve::give_back() {
+  const bool is_wanted = pool_.others_want();
+  const std::size_t page_bytes = pool_.geometry().page_set_bytes();
+  const std::size_t asked_pages = (pool_.asked_bytes() + page_bytes - 1) / page_bytes;
+  is_owed_ = is_wanted || asked_pages > 0;
+  if (!is_owed_ || pool_.pages_empty() == 0) return;
+  const std::size_t free_rows = pool_.rows_free_backed();
+  const std::size_t asked_rows = is_wanted ? free_rows : asked_pages * pool_.geometry().rows_per_page();
+  pool_.trim(std::max(promised_rows_, free_rows - std::min(free_rows, asked_rows)));
+  empty_pages_ = pool_.pages_empty();
+}
+
 void WarmReserve::fill(std::unique_lock<std::mutex>& lock) {
-  marks_.saw_burst(std::exchange(taken_pages_, 0), now_ns());
+  marks_.saw_burst(std::exchange(burst_pages_, 0), now_ns());
+  drawn_pages_ = 0;
   while (!is_stopping_ && !is_resting_ && pool_.pages_empty() < marks_.high_pages() && !pool_.others_want()) {
     is_refused_ = !grow(lock, std::min(kPagesAtOnce, marks_.high_pages() - pool_.pages_empty()));
     if (is_refused_) break;

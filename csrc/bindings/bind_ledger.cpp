@@ -74,7 +74,8 @@ void bind_snapshot(py::module_& module) {
           "What it holds: 'kv', 'weights' or 'other'.")
       .def_readonly("spare_bytes", &ClientInfo::spare_bytes,
                     "Of used_bytes, what it says it could give back without hurting running work.")
-      .def_readonly("want_bytes", &ClientInfo::want_bytes, "Refused to it and still wanted; 0 once lapsed.")
+      .def_readonly("want_bytes", &ClientInfo::want_bytes,
+                    "Refused to it and still wanted beyond what it holds and its floor; 0 once lapsed.")
       .def_readonly("asked_bytes", &ClientInfo::asked_bytes, "What it should give back now.")
       .def_readonly("priority", &ClientInfo::priority, "Higher is more important.")
       .def_property_readonly(
@@ -129,9 +130,9 @@ void bind_client(py::module_& module) {
       .def("set_priority", &LedgerClient::set_priority, py::arg("priority"),
            "Higher is more important: asked last, served first.", py::call_guard<py::gil_scoped_release>())
       .def("set_want", &LedgerClient::set_want, py::arg("nbytes"), py::arg("lapse_s") = kWantLapseS,
-           "Tells the others how many bytes beyond what is held were refused here and are still wanted; 0 "
-           "once "
-           "satisfied. Lapses after `lapse_s` seconds unless it is said again.")
+           "Tells the others how many bytes beyond what is held now were refused here and are still wanted. "
+           "What is granted from then on counts towards it; 0 takes it back. Lapses after `lapse_s` seconds "
+           "unless it is said again.")
       .def("set_spare", &LedgerClient::set_spare, py::arg("nbytes"),
            "Tells the others how much of what is held could be given back without hurting running work.")
       .def("asked_bytes", &LedgerClient::asked_bytes,

@@ -22,27 +22,29 @@ PagePolicy policy_named(const std::string& name) {
 class LockedPool {
  public:
   LockedPool(const Backend& backend, const Geometry& geometry, std::shared_ptr<LedgerClient> client,
-             const std::string& page_policy, std::size_t warm_bytes)
+             const std::string& page_policy, std::size_t warm_bytes, bool gives_back)
       : pool_(backend.vmm, geometry, std::move(client), policy_named(page_policy)),
-        warm_(pool_, mutex_, warm_bytes) {}
+        warm_(pool_, mutex_, warm_bytes, gives_back) {}
 
   // Rows come or go: quick, and the reserve takes notice.
   template <typename Action>
-  auto move_rows(Action action) {
+  auto move_rows(std::size_t taken_rows, Action action) {
     const PatientLock lock = take_lock();
     const auto result = action(pool_);
+    warm_.taken(taken_rows);
     warm_.observe();
     return result;
   }
 
   bool grow(std::size_t rows) {
     PatientLock lock = take_lock();
-    if (!pool_.is_closed() && pool_.rows_free_backed() >= rows) return true;
+    if (has_free(rows)) return true;
     const py::gil_scoped_release release;
     warm_.settle(lock.get());  // what is being mapped may be enough, and is paid for already
-    if (!pool_.is_closed() && pool_.rows_free_backed() >= rows) return true;
+    if (has_free(rows)) return true;
     const bool has_grown = pool_.grow(rows);
     warm_.missed();
+    if (has_grown) warm_.promised(rows);
     return has_grown;
   }
 
@@ -89,6 +91,12 @@ class LockedPool {
   }
 
  private:
+  bool has_free(std::size_t rows) {
+    const bool is_enough = !pool_.is_closed() && pool_.rows_free_backed() >= rows;
+    if (is_enough) warm_.promised(rows);
+    return is_enough;
+  }
+
   // The reserve's thread may have held the lock when this process was forked off: a child must not wait for
   // it.
   PatientLock take_lock() {
@@ -118,7 +126,7 @@ auto reader(Value (KvPool::*method)() const noexcept) {
 
 std::optional<Ids> alloc(LockedPool& self, std::int64_t rows) {
   const std::size_t count = require_count("rows", rows);
-  return self.move_rows([count](KvPool& pool) -> std::optional<Ids> {
+  return self.move_rows(count, [count](KvPool& pool) -> std::optional<Ids> {
     if (count > pool.rows_free_backed() && !pool.is_closed()) return std::nullopt;
     Ids ids(static_cast<py::ssize_t>(count));
     if (!pool.alloc(count, ids.mutable_data())) return std::nullopt;
@@ -132,7 +140,7 @@ void free_rows(LockedPool& self, const py::array& ids) {
                  py::cast<std::string>(py::str(ids.dtype())) + " with " + std::to_string(ids.ndim()) +
                  " dimensions");
   }
-  self.move_rows([&ids](KvPool& pool) {
+  self.move_rows(0, [&ids](KvPool& pool) {
     pool.free(static_cast<const std::int64_t*>(ids.data()), static_cast<std::size_t>(ids.size()));
     return true;
   });
@@ -206,14 +214,15 @@ void bind_kv_pool(py::module_& module) {
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
   pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
-                    std::size_t>(),
+                    std::size_t, bool>(),
            py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
-           py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0,
+           py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0, py::arg("gives_back") = false,
            "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
            "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
            "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
-           "most `warm_bytes` of empty pages ready, as many as recent bursts took. Raises OutOfMemory if "
-           "ledger or device refuse the reserved rows.")
+           "most `warm_bytes` of empty pages ready, as many as recent bursts took; with `gives_back` it also "
+           "gives empty pages back when the ledger asks. Raises OutOfMemory if ledger or device refuse the "
+           "reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {

@@ -43,7 +43,7 @@ bool is_due(std::atomic<std::int64_t>& next_ns, std::int64_t interval_ns) {
 
 bool does_another_want(const LedgerSegment& segment, std::size_t self) {
   for (std::size_t i = 0; i < high_slot(segment); ++i) {
-    if (i != self && segment.hot[i].want_bytes.load(std::memory_order_relaxed) != 0) return true;
+    if (i != self && segment.hot[i].want_to_bytes.load() != 0) return true;
   }
   return false;
 }
@@ -106,7 +106,9 @@ void LedgerClient::write_lines(const ClientSpec& spec, std::int64_t limit_bytes)
   info.recall_until_ns.store(0);
   publish({});
   info.pid.store(static_cast<std::uint32_t>(::getpid()));  // last: from here on readers show the line
-  file_.bump();  // a floor that is not there yet is something for the others to do
+  file_.bump_for_the_dead();
+  if (spec.floor_bytes > 0)
+    file_.call_others(slot_);  // a floor that is not there yet is theirs to make room for
 }
 
 // Claim, look, take back if over. Looking first keeps hopeless claims from disturbing others, and so from
@@ -127,17 +129,19 @@ bool LedgerClient::try_claim(std::int64_t bytes) {
     is_granted = is_within_limit && is_within_secured_floor(used);
     if (is_within_limit && !is_granted) {
       const std::uint64_t floor_word = line.floor_word.load();
-      const std::int64_t own = std::max(used, floor_of(floor_word));
-      is_granted = committed_by_others(shared, slot_) + own <= budget_bytes();
-      if (is_granted) secured_floor_word_.store(floor_word);
+      const std::int64_t left_bytes = budget_bytes() - committed_by_others(shared, slot_);
+      is_granted = used <= left_bytes;
+      if (is_granted && floor_of(floor_word) <= left_bytes) secured_floor_word_.store(floor_word);
     }
     if (is_granted) break;
     line.used_bytes.fetch_sub(bytes);
     has_collided = true;
     pause_a_while(attempt, slot_);
   }
-  if (has_collided) file_.bump();  // somebody may have been refused because of what was just taken back
-  if (is_granted && line.want_bytes.load() != 0) queue_again();
+  // Somebody may have been refused because of what was just taken back; and what is granted past a want has
+  // to come from those who give.
+  if (has_collided || (is_granted && does_another_want(shared, slot_))) file_.bump();
+  if (is_granted && line.want_to_bytes.load() != 0) queue_again();
   return is_granted;
 }
 
@@ -205,22 +209,33 @@ void LedgerClient::set_want(std::int64_t want_bytes, double lapse_s) {
   const std::int64_t lapse_ns = until_ns(lapse_s);
   LedgerHotLine& line = hot();
   const std::int64_t now_ns = coarse_now_ns();
-  const bool is_live = line.want_bytes.load() > 0 && line.want_until_ns.load() > now_ns;
+  const bool is_live = line.want_to_bytes.load() != 0 && line.want_until_ns.load() > now_ns;
   const bool has_had_its_turn = line.want_since_ns.load() <= now_ns - kPatienceNs - kTurnNs;
   const bool begins = want_bytes > 0 && (!is_live || has_had_its_turn);
   if (begins) line.want_since_ns.store(now_ns);
   line.want_until_ns.store(lapse_ns);
-  if (line.want_bytes.exchange(want_bytes) != want_bytes || begins) file_.bump();
+  const std::int64_t want_to_bytes = want_bytes > 0 ? used_bytes() + want_bytes : 0;
+  if (line.want_to_bytes.exchange(want_to_bytes) == want_to_bytes && !begins) return;
+  file_.bump();
+  if (want_bytes > 0) file_.call_others(slot_);
 }
 
-// What was granted to a want ends its turn: the next one of its priority comes first.
+// What was granted to a want ends its turn: the next one of its priority comes first. What lies within the
+// floor was nobody's favour.
 void LedgerClient::queue_again() {
-  hot().want_since_ns.store(coarse_now_ns());
+  LedgerHotLine& line = hot();
+  const std::int64_t used = used_bytes();
+  if (used <= floor_of(line)) return;
+  std::int64_t want_to_bytes = line.want_to_bytes.load();
+  if (want_to_bytes <= used) line.want_to_bytes.compare_exchange_strong(want_to_bytes, 0);
+  line.want_since_ns.store(coarse_now_ns());
   file_.bump();
 }
 
 void LedgerClient::set_spare(std::int64_t spare_bytes) {
-  hot().spare_bytes.store(require_bytes("spare", spare_bytes, 0));
+  require_bytes("spare", spare_bytes, 0);
+  if (hot().spare_bytes.exchange(spare_bytes) == spare_bytes) return;
+  if (does_another_want(file_.segment(), slot_)) file_.bump();  // it, or somebody else, is asked for more
 }
 
 bool LedgerClient::others_want() const {
@@ -256,9 +271,9 @@ void LedgerClient::close() noexcept {
   if (!file_.is_open()) return;
   LedgerSegment& shared = file_.segment();
   if (slot_ < kLedgerSlots) {
-    shared.info[slot_].pid.store(0);
     clear_account(shared.hot[slot_]);
     file_.bump();
+    shared.info[slot_].pid.store(0);  // last: until all are woken, a death here has to be noticed
   }
   file_.close();  // drops the slot's lock, after its line is clean
 }

@@ -39,6 +39,8 @@ class LedgerClient {
 
   bool is_open() const noexcept { return file_.is_open(); }
   const std::string& name() const noexcept { return name_; }
+  const std::string& path() const noexcept { return file_.path(); }
+  bool is_in(const LedgerFile& file) const noexcept { return file_.is_same_as(file); }
   std::size_t slot() const noexcept { return slot_; }
   std::int64_t used_bytes() const { return clamp_bytes(hot().used_bytes.load()); }
   std::int64_t floor_bytes() const { return floor_of(hot()); }
@@ -58,8 +60,9 @@ class LedgerClient {
   // Throws LedgerRefused, with the old floor kept, if the floors stop fitting.
   void set_floor(std::int64_t floor_bytes);
   void set_priority(std::int32_t priority);
-  // Tells the others how many bytes beyond what it holds this client was refused and still wants; 0 once it
-  // is satisfied. Whoever goes on wanting says so again before `lapse_s` is over.
+  // Tells the others how many bytes beyond what it holds now this client was refused and still wants. What it
+  // is granted from then on counts towards it, what it gives back adds to it; 0 takes it back. Whoever goes
+  // on wanting says so again before `lapse_s` is over.
   void set_want(std::int64_t want_bytes, double lapse_s = kWantLapseS);
   // Tells the others how much of what it holds this client could give back without hurting running work.
   void set_spare(std::int64_t spare_bytes);

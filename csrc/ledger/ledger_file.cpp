@@ -1,16 +1,13 @@
 #include "ledger/ledger_file.hpp"
 
 #include <fcntl.h>
-#include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +15,7 @@
 
 #include "ledger/clock.hpp"
 #include "ledger/fork_registry.hpp"
+#include "ledger/futex.hpp"
 #include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
 
@@ -99,11 +97,6 @@ bool try_lock(int fd, off_t offset, short type = F_WRLCK, off_t count = 1) {
 void unlock(int fd, off_t offset) {
   struct flock request = lock_request(F_UNLCK, offset);
   ::fcntl(fd, F_OFD_SETLK, &request);
-}
-
-long futex(const std::atomic<std::uint32_t>& word, int operation, std::uint32_t value,
-           const timespec* timeout) {
-  return ::syscall(SYS_futex, &word, operation, value, timeout, nullptr, 0);
 }
 
 }  // namespace
@@ -234,6 +227,12 @@ bool LedgerFile::is_at_its_path() const noexcept {
   return ours.st_dev == there.st_dev && ours.st_ino == there.st_ino;
 }
 
+bool LedgerFile::is_same_as(const LedgerFile& other) const noexcept {
+  struct stat ours{}, theirs{};
+  return ::fstat(fd_, &ours) == 0 && ::fstat(other.fd_, &theirs) == 0 && ours.st_dev == theirs.st_dev &&
+         ours.st_ino == theirs.st_ino;
+}
+
 LedgerSegment& LedgerFile::segment() const {
   if (segment_ != nullptr) return *segment_;
   if (is_orphan_) {
@@ -272,25 +271,47 @@ bool LedgerFile::is_slot_locked_elsewhere(std::size_t slot) const noexcept {
 
 bool LedgerFile::reap(std::size_t self) const {
   LedgerSegment& shared = segment();
+  const std::lock_guard<std::mutex> threads(reap_mutex_);
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
     const bool in_use = shared.info[slot].pid.load() != 0 || committed_bytes(hot) != 0;
     if (slot == self || !in_use || !try_lock_slot(slot)) continue;
+    // The place counts as in use until all are woken: if we die on the way, the next one does it again.
+    if (shared.info[slot].pid.load() == 0)
+      shared.info[slot].pid.store(static_cast<std::uint32_t>(::getpid()));
     clear_account(hot);
+    bump_for_the_dead();
     shared.info[slot].pid.store(0);
     unlock_slot(slot);
     found = true;
   }
-  if (found) bump();
   return found;
 }
 
+// The flag is cleared before the change is counted: one raised after that belongs to a waiter that sleeps on
+// the new count, and has to stay for the next change. One raised in between is obeyed and stays as well.
 void LedgerFile::bump() const {
   LedgerBell& bell = segment().bell;
+  const bool is_called = bell.has_waiters.load() != 0 && bell.has_waiters.exchange(0) != 0;
   bell.generation.fetch_add(1);
-  if (bell.has_waiters.load() != 0 && bell.has_waiters.exchange(0) != 0) {
-    futex(bell.generation, FUTEX_WAKE, INT_MAX, nullptr);
+  if (is_called || bell.has_waiters.load() != 0) futex_wake_all(bell.generation);
+}
+
+void LedgerFile::bump_for_the_dead() const {
+  bump();
+  futex_wake_all(segment().bell.generation);
+}
+
+void LedgerFile::call(std::size_t slot) const {
+  std::atomic<std::uint32_t>& calls = segment().info[slot].calls;
+  calls.fetch_add(1);
+  futex_wake_all(calls);
+}
+
+void LedgerFile::call_others(std::size_t self) const {
+  for (std::size_t slot = 0; slot < high_slot(segment()); ++slot) {
+    if (slot != self && segment().info[slot].pid.load() != 0) call(slot);
   }
 }
 
@@ -301,7 +322,7 @@ void LedgerFile::ring_for_lapses() const {
   std::int64_t latest_ns = 0;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     const LedgerHotLine& line = shared.hot[slot];
-    if (line.want_bytes.load() == 0) continue;
+    if (line.want_to_bytes.load() == 0) continue;
     const std::int64_t since_ns = std::clamp<std::int64_t>(line.want_since_ns.load(), 0, now_ns);
     for (const std::int64_t end_ns : {line.want_until_ns.load(), since_ns + kPatienceNs + kTurnNs}) {
       if (end_ns <= now_ns && (end_ns > rung_ns || rung_ns > now_ns)) latest_ns = std::max(latest_ns, end_ns);
@@ -317,10 +338,10 @@ void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
   timeout.tv_nsec = static_cast<long>((timeout_s - std::floor(timeout_s)) * 1e9);
   // The flag before the futex call's own comparison: a waker either sees the flag or changed the word before.
   bell.has_waiters.store(1);
-  futex(bell.generation, FUTEX_WAIT, generation, &timeout);
+  futex_wait(bell.generation, generation, &timeout);
 }
 
-LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {
+LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_(file.usable_admin_mutex()) {
   for (int poll = 0; poll < kAdminPolls; ++poll) {
     if (try_lock(file_.fd_, kAdminLockOffset)) return;
     const timespec pause{0, kAdminPollNs};
@@ -328,6 +349,11 @@ LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file) {
   }
   throw Error("ledger " + file_.path_ +
               ": its lock is held by another process for 5 s; is that process stopped?");
+}
+
+std::mutex& LedgerFile::usable_admin_mutex() const {
+  if (is_orphan_) segment();
+  return admin_mutex_;
 }
 
 LedgerFile::AdminLock::~AdminLock() { unlock(file_.fd_, kAdminLockOffset); }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <optional>
 #include <string>
 
@@ -36,21 +37,29 @@ class LedgerFile {
   // False once the file was deleted or another put in its place: our clients and those of the new one share
   // no budget any more.
   bool is_at_its_path() const noexcept;
+  bool is_same_as(const LedgerFile& other) const noexcept;
   void close() noexcept;
 
   bool try_lock_slot(std::size_t slot) const noexcept;
   void unlock_slot(std::size_t slot) const noexcept;
   bool is_slot_locked_elsewhere(std::size_t slot) const noexcept;
-  // Frees the slots of dead clients other than `self`; true if there were any.
+  // Frees the slots of dead clients other than `self`; true if there were any. Threads take turns, as locks
+  // of one description do not keep them apart.
   bool reap(std::size_t self = kLedgerSlots) const;
   // Counts a change that may let a waiter through, and wakes all waiters.
   void bump() const;
+  // The same after a death: whoever died may have cleared the waiters' flag and not woken them yet.
+  void bump_for_the_dead() const;
+  // Wakes whoever sleeps on the calls of one place (call_bell.hpp), or of all places in use but `self`.
+  void call(std::size_t slot) const;
+  void call_others(std::size_t self = kLedgerSlots) const;
   // Bumps once for every want that has lapsed and every turn that has ended, whoever notices first.
   void ring_for_lapses() const;
   // Sleeps while the generation is `generation`, at most `timeout_s`; wakes early for no reason at times.
   void sleep(std::uint32_t generation, double timeout_s) const;
 
-  // Serialises registration and changes of floors. Held for microseconds; given up after some seconds.
+  // Serialises registration and changes of floors, between processes and between threads. Held for
+  // microseconds; given up after some seconds.
   class AdminLock {
    public:
     explicit AdminLock(const LedgerFile& file);
@@ -60,6 +69,7 @@ class LedgerFile {
 
    private:
     const LedgerFile& file_;
+    const std::lock_guard<std::mutex> threads_;
   };
 
  private:
@@ -71,12 +81,16 @@ class LedgerFile {
   void map(bool create);
   void initialise(std::int64_t budget_bytes);
   void adopt(std::optional<std::int64_t> budget_bytes);
+  // Throws before a mutex that a forked child might find locked is touched.
+  std::mutex& usable_admin_mutex() const;
   void orphan() noexcept;  // in a forked child: forget, without touching the mapping
 
   std::string path_;
   int fd_ = -1;
   LedgerSegment* segment_ = nullptr;
   bool is_orphan_ = false;
+  mutable std::mutex admin_mutex_;
+  mutable std::mutex reap_mutex_;
 };
 
 }  // namespace kvcached

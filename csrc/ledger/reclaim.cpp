@@ -110,11 +110,13 @@ Standings read_standings(const LedgerSegment& segment, std::int64_t now_ns) {
   for (std::size_t i = 0; i < standings.count; ++i) {
     const LedgerHotLine& line = segment.hot[i];
     Standing& one = standings.all[i];
-    one.used_bytes = clamp_bytes(line.used_bytes.load());
     one.floor_bytes = floor_of(line);
+    one.used_bytes = clamp_bytes(line.used_bytes.load());
     one.limit_bytes = std::max<std::int64_t>(0, line.limit_bytes.load());
     one.spare_bytes = clamp_bytes(line.spare_bytes.load());
-    one.want_bytes = line.want_until_ns.load() > now_ns ? clamp_bytes(line.want_bytes.load()) : 0;
+    if (line.want_until_ns.load() > now_ns) {
+      one.want_bytes = want_beyond(line.want_to_bytes.load(), entitled_bytes(one));
+    }
     one.want_since_ns = line.want_since_ns.load();
     one.priority = line.priority.load();
     if (segment.info[i].recall_until_ns.load() > now_ns) {

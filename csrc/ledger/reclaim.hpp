@@ -22,7 +22,7 @@ struct Standing {
   std::int64_t floor_bytes = 0;
   std::int64_t limit_bytes = kUnlimited;
   std::int64_t spare_bytes = 0;
-  std::int64_t want_bytes = 0;  // 0 once lapsed
+  std::int64_t want_bytes = 0;  // beyond what it is entitled to; 0 once lapsed
   std::int64_t want_since_ns = 0;
   std::int64_t recall_to_bytes = kUnlimited;  // kUnlimited: not recalled
   std::int32_t priority = 0;

@@ -18,7 +18,7 @@
 namespace kvcached {
 
 constexpr std::uint64_t kLedgerMagic = 0x7265676465'6c766bULL;  // "kvledger"
-constexpr std::uint32_t kLedgerVersion = 2;
+constexpr std::uint32_t kLedgerVersion = 3;
 constexpr std::size_t kLedgerSlots = 64;
 constexpr std::size_t kNameWords = 6;
 constexpr std::size_t kNameBytes = kNameWords * sizeof(std::uint64_t);
@@ -41,7 +41,7 @@ struct alignas(64) LedgerHeader {
 
 struct alignas(64) LedgerBell {
   std::atomic<std::uint32_t> generation;     // futex word: bumped by all that may let a waiter through
-  std::atomic<std::uint32_t> has_waiters;    // set by a waiter, cleared by whoever wakes
+  std::atomic<std::uint32_t> has_waiters;    // set by a waiter, cleared by whoever will wake it
   std::atomic<std::int64_t> lapses_rung_ns;  // what lapsed up to this instant has been rung for
 };
 
@@ -49,7 +49,7 @@ struct alignas(64) LedgerBell {
 struct alignas(64) LedgerHotLine {
   std::atomic<std::int64_t> used_bytes;
   std::atomic<std::int64_t> spare_bytes;    // of these, what it could give back without hurting running work
-  std::atomic<std::int64_t> want_bytes;     // refused to it and still wanted, beyond what it holds
+  std::atomic<std::int64_t> want_to_bytes;  // refused to it and still wanted: to hold this much; 0: nothing
   std::atomic<std::int64_t> want_since_ns;  // its turn: when the want began, or was last granted some of it
   std::atomic<std::int64_t> want_until_ns;  // the want lapses then unless it is renewed
   std::atomic<std::uint64_t> floor_word;    // floor in the low 48 bits, a count of its changes above
@@ -60,6 +60,7 @@ struct alignas(64) LedgerHotLine {
 
 struct alignas(64) LedgerInfoLine {
   std::atomic<std::uint32_t> pid;               // 0: free
+  std::atomic<std::uint32_t> calls;             // futex word: bumped when its owner may be asked for more
   std::atomic<std::uint64_t> name[kNameWords];  // UTF-8, zero-padded
   std::atomic<std::uint64_t> range_base;
   std::atomic<std::uint64_t> range_bytes;
@@ -97,15 +98,23 @@ inline std::int64_t floor_of(const LedgerHotLine& line) noexcept { return floor_
 
 // Nothing held, guaranteed or wanted. The count of floor changes stays: a new owner goes on from it.
 inline void clear_account(LedgerHotLine& line) noexcept {
-  line.want_bytes.store(0);
+  line.want_to_bytes.store(0);
   line.spare_bytes.store(0);
   line.used_bytes.store(0);
   line.floor_word.store(line.floor_word.load() >> kFloorBits << kFloorBits);
 }
 
-// What a client is entitled to: its floor counts whether used or not.
+// What a client is entitled to: its floor counts whether used or not. The floor is read first: a claim within
+// a floor that is being lowered stands in `used` by the time the lower floor can be read.
 inline std::int64_t committed_bytes(const LedgerHotLine& line) noexcept {
-  return std::max(clamp_bytes(line.used_bytes.load()), floor_of(line));
+  const std::int64_t floor_bytes = floor_of(line);
+  return std::max(clamp_bytes(line.used_bytes.load()), floor_bytes);
+}
+
+// What is still wanted by one that is entitled to so much. As the line holds the level to be reached, a claim
+// serves the want in the very step in which it adds to `used`, and nobody ever sees both.
+inline std::int64_t want_beyond(std::int64_t want_to_bytes, std::int64_t entitled_bytes) noexcept {
+  return clamp_bytes(std::max<std::int64_t>(0, want_to_bytes) - entitled_bytes);
 }
 
 // Sum of what all slots but `skip` are entitled to.

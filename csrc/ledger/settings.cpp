@@ -61,6 +61,7 @@ void Settings::set_limit(std::optional<std::int64_t> limit_bytes) {
   require_floor_fits(file_, slot_, name_, floor_of(hot()), limit);
   hot().limit_bytes.store(limit);
   file_.bump();
+  file_.call(slot_);
 }
 
 void Settings::set_floor(std::int64_t floor_bytes) {
@@ -68,11 +69,13 @@ void Settings::set_floor(std::int64_t floor_bytes) {
   require_floor_fits(file_, slot_, name_, floor_bytes, hot().limit_bytes.load());
   store_floor(hot(), floor_bytes);
   file_.bump();
+  file_.call_others();
 }
 
 void Settings::set_priority(std::int32_t priority) {
   hot().priority.store(priority);
   file_.bump();
+  file_.call_others();
 }
 
 std::int64_t Settings::recall(std::int64_t bytes, double lapse_s) {
@@ -84,6 +87,7 @@ std::int64_t Settings::recall(std::int64_t bytes, double lapse_s) {
   info.recall_to_bytes.store(to);
   info.recall_until_ns.store(until_ns(lapse_s));
   file_.bump();
+  file_.call(slot_);
   return to;
 }
 

@@ -71,8 +71,12 @@ TEST(ledger_a_floor_becomes_real_once_others_have_made_room) {
   const auto a = ledger.register_client(spec("a", 30));
   CHECK(!a->try_claim(30));  // never more than the budget, guarantee or not
   CHECK(!b->try_claim(1));   // and nothing more for those above what is theirs
+  const std::uint32_t generation = a->generation();
+  CHECK(!a->try_claim(11));
+  CHECK_EQ(a->generation(), generation);  // what cannot be granted disturbs nobody
+  CHECK(a->try_claim(10));                // as much of it as there is
   b->release(20);
-  CHECK(a->try_claim(30));
+  CHECK(a->try_claim(20));
   CHECK_EQ(ledger.snapshot().used_bytes, 100);
 }
 
@@ -149,6 +153,75 @@ TEST(ledger_a_want_is_seen_by_the_others_and_every_change_of_it_wakes_them) {
   CHECK_EQ(a->asked_bytes(), 0);
   CHECK_THROWS(Misuse, "a lapse after", a->set_want(1, 0.0));
   CHECK_THROWS(Misuse, "want of -1 bytes", a->set_want(-1));
+}
+
+// Who is asked for how much also depends on what others take and offer meanwhile.
+TEST(ledger_what_is_taken_or_offered_beside_a_want_wakes_those_who_give) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto cache = ledger.register_client(spec("cache"));
+  const auto waiter = ledger.register_client(spec("waiter", 0, std::nullopt, 1));
+  const auto other = ledger.register_client(spec("other"));
+  CHECK(cache->try_claim(60));
+  std::uint32_t last = cache->generation();
+  const auto has_changed = [&] { return std::exchange(last, cache->generation()) != cache->generation(); };
+  cache->set_spare(60);
+  CHECK(other->try_claim(10));
+  CHECK(!has_changed());  // nobody wants anything
+  waiter->set_want(30);
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 0);
+  CHECK(other->try_claim(20));
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 20);
+  cache->set_spare(60);
+  CHECK(!has_changed());
+  cache->set_spare(10);
+  CHECK(has_changed());
+  CHECK_EQ(cache->asked_bytes(), 10);
+}
+
+// Between a claim that serves a want and the owner's word that it is satisfied, the others used to see both.
+TEST(ledger_a_claim_serves_the_want_before_its_owner_says_so) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto cache = ledger.register_client(spec("cache"));
+  const auto b = ledger.register_client(spec("b"));
+  CHECK(cache->try_claim(90));
+  cache->set_spare(90);
+  const auto wanted = [&] { return ledger.snapshot().clients[1].want_bytes; };
+  b->set_want(60);
+  CHECK_EQ(cache->asked_bytes(), 50);
+  cache->release(50);
+  CHECK(b->try_claim(25));
+  CHECK_EQ(wanted(), 35);
+  CHECK_EQ(cache->asked_bytes(), 0);
+  CHECK(!b->try_claim(36));  // what is not granted serves nothing
+  CHECK_EQ(wanted(), 35);
+  CHECK(b->try_claim(35));
+  CHECK_EQ(wanted(), 0);
+  CHECK_EQ(cache->asked_bytes(), 0);
+  b->release(60);  // the want is over, and does not come back
+  CHECK_EQ(wanted(), 0);
+  b->set_want(70);
+  b->set_want(0);
+  CHECK_EQ(wanted(), 0);
+}
+
+TEST(ledger_a_floor_is_no_part_of_a_want_and_claims_within_it_serve_none) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  const auto cache = ledger.register_client(spec("cache"));
+  const auto b = ledger.register_client(spec("b", 30));
+  CHECK(cache->try_claim(70));
+  cache->set_spare(70);
+  b->set_want(50);
+  CHECK_EQ(cache->asked_bytes(), 20);
+  CHECK(b->try_claim(30));
+  CHECK_EQ(cache->asked_bytes(), 20);
+  cache->release(20);
+  CHECK(b->try_claim(20));
+  CHECK_EQ(cache->asked_bytes(), 0);
 }
 
 TEST(ledger_a_want_that_is_not_renewed_lapses_and_wakes_those_behind_it) {
@@ -399,8 +472,8 @@ TEST(ledger_files_with_other_contents_are_refused) {
   write_file(path, "short");
   CHECK_THROWS(Misuse, "has 5 bytes instead of", Ledger(path, 100));
   write_file(path, std::string(sizeof(LedgerSegment), 'x'));
-  CHECK_THROWS(Misuse, "is not a ledger of version 2", Ledger(path, 100));
-  CHECK_THROWS(Misuse, "is not a ledger of version 2", Ledger(path, std::nullopt));
+  CHECK_THROWS(Misuse, "is not a ledger of version 3", Ledger(path, 100));
+  CHECK_THROWS(Misuse, "is not a ledger of version 3", Ledger(path, std::nullopt));
   write_file(path, std::string(sizeof(LedgerSegment), '\0'));  // its maker died half-way
   CHECK_THROWS(Misuse, "is not initialised", Ledger(path, std::nullopt));
   CHECK_EQ(Ledger(path, 100).budget_bytes(), 100);

@@ -1,4 +1,6 @@
 // The warm reserve beside a pool that is used meanwhile.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -40,8 +42,9 @@ Geometry geometry() {
 class Engine {
  public:
   explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
-                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false))
-      : pool(std::move(vmm), geometry(), std::move(client)), warm(pool, mutex, kMaxPages * kPageBytes) {}
+                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false)
+      : pool(std::move(vmm), geometry(), std::move(client)),
+        warm(pool, mutex, kMaxPages * kPageBytes, gives_back) {}
 
   // A step that takes `pages` whole pages; whether it found them ready.
   bool step(std::size_t pages) {
@@ -121,6 +124,19 @@ TEST(warm_reserve_serves_the_burst_after_the_first) {
   }
   engine.warm.stop();
   engine.pool.check_invariants();
+}
+
+TEST(warm_reserve_learns_nothing_from_pages_that_come_back) {
+  Engine engine;
+  engine.step(4);
+  engine.await(6);
+  engine.free_all();
+  for (int round = 0; round < 100; ++round) {
+    CHECK(engine.step(4));  // 10 were there, and 6 are more than the low mark: nobody is called
+    engine.free_all();
+  }
+  CHECK(engine.step(8));
+  engine.await(12);  // 8 and half of it
 }
 
 TEST(warm_reserve_stays_within_its_bound) {
@@ -243,6 +259,21 @@ TEST(warm_reserve_torture) {
 
 TEST(warm_reserve_torture_in_strict_mode) { torture(std::make_shared<HostVmm>(true), 4); }
 
+// One client of a ledger whose reserve answers its calls.
+struct Asked {
+  LedgerFolder folder;
+  Ledger ledger{folder.path(), 100 * kPageBytes};
+  std::shared_ptr<LedgerClient> client = ledger.register_client({"me", 0, std::nullopt, 0});
+  Engine engine{client, std::make_shared<HostVmm>(false), true};
+
+  std::size_t used_pages() const { return static_cast<std::size_t>(client->used_bytes()) / kPageBytes; }
+
+  void set_limit(std::size_t pages) {
+    ledger.set_limit(0, static_cast<std::uint32_t>(::getpid()),
+                     static_cast<std::int64_t>(pages * kPageBytes));
+  }
+};
+
 }  // namespace
 
 // An engine at its limit: nothing can be had, so steps that find their pages must not wake anybody for more.
@@ -263,25 +294,84 @@ TEST(warm_reserve_that_was_refused_rests_until_a_step_maps_itself_or_pages_go) {
   const auto vmm = std::make_shared<Counting>(
       std::make_shared<LimitedVmm>(std::make_shared<HostVmm>(false), 9 * kPageBytes));
   Engine engine(nullptr, vmm);
-  engine.step(4);
+  engine.step(5);
   for (int patience = 0; vmm->refusals == 0 && patience < 30'000; ++patience) {
     engine.free_all();
-    engine.step(4);
+    engine.step(5);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   REQUIRE(vmm->refusals > 0);
   const int refusals = vmm->refusals;
   for (int round = 0; round < 200; ++round) {
     engine.free_all();
-    CHECK(engine.step(4));
+    CHECK(engine.step(5));
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   CHECK_EQ(vmm->refusals.load(), refusals);
   engine.free_all();
   engine.trim(8 * kRowsPerPage);  // whatever has changed since: it is tried again
-  engine.step(4);
+  engine.step(5);
   for (int patience = 0; vmm->refusals == refusals && patience < 30'000; ++patience) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(vmm->refusals > refusals);
+}
+
+TEST(warm_reserve_gives_back_what_a_lowered_limit_asks_for_and_no_more) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  asked.set_limit(asked.used_pages() - 2);
+  asked.engine.await(4);
+  asked.set_limit(0);
+  asked.engine.await(0);
+  CHECK_EQ(asked.used_pages(), 5U);  // with rows in use, and with the reserved one
+  asked.engine.free_all();           // they go as they are freed
+  asked.engine.await(0);
+  CHECK_EQ(asked.used_pages(), 1U);
+  asked.client->set_limit(std::nullopt);
+  asked.engine.step(4);
+  asked.engine.await(6);
+}
+
+TEST(warm_reserve_goes_first_when_another_client_wants_memory) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const auto other = asked.ledger.register_client({"other", 0, std::nullopt, -1});
+  other->set_want(kPageBytes);
+  asked.engine.await(0);
+}
+
+TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  {
+    const std::lock_guard<std::mutex> lock(asked.engine.mutex);
+    asked.engine.warm.promised(3 * kRowsPerPage);
+    asked.set_limit(0);
+  }
+  asked.engine.await(3);
+  {
+    const std::lock_guard<std::mutex> lock(asked.engine.mutex);
+    std::vector<std::int64_t> ids(3 * kRowsPerPage);
+    CHECK(asked.engine.pool.alloc(ids.size(), ids.data()));
+    asked.engine.warm.taken(ids.size());
+    asked.engine.pool.free(ids.data(), ids.size());
+    asked.engine.warm.observe();
+  }
+  asked.set_limit(0);
+  asked.engine.await(0);
+}
+
+// The thread must outlive what it asks: an exception in it would end the process.
+TEST(warm_reserve_survives_a_client_that_was_closed_beside_it) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  asked.client->close();
+  CHECK(asked.engine.step(4));  // from what is ready; calls the thread
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK_THROWS(Misuse, "is closed", asked.engine.step(20));
 }

@@ -75,6 +75,7 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
         warm_bytes=ledger.budget_bytes // WARM_BUDGET_DIVISOR
         if config.warm_bytes is None
         else config.warm_bytes,
+        gives_back=False,  # `Capacity` does: only between steps is it known which rows are free
     )
     # The tensors end with the last whole page; SGLang expects exactly the rows it asked for.
     kv_pool.k_buffer = [k[: k_shape[0]] for k in cache.k]

@@ -223,6 +223,4 @@ class Capacity:
             self._shortfall.decode_rows = decode_rows
         if self._shortfall.rows or before:
             pages = -(-self._shortfall.rows // self._rows_per_page)
-            # Up to its floor this engine may claim without anybody's help.
-            guaranteed_bytes = max(0, self._client.floor_bytes - self._client.used_bytes)
-            self._client.set_want(max(0, pages * self._page_set_bytes - guaranteed_bytes), WANT_S)
+            self._client.set_want(pages * self._page_set_bytes, WANT_S)

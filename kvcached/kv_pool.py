@@ -154,8 +154,8 @@ class KVCachePool:
     def free(self, rows: object) -> None:
         """Give rows back: tensor, array or sequence, in any order.
 
-        Empty pages beyond the warm rows are unmapped, and all of them while the ledger asks for memory. Raises
-        Misuse for a row that is not allocated; nothing has changed then.
+        Empty pages beyond the warm rows are unmapped, and all of them while the ledger asks for memory.
+        Raises Misuse for a row that is not allocated; nothing has changed then.
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))

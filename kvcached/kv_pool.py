@@ -120,12 +120,7 @@ class KVCachePool:
         """
         taken = self.try_alloc(rows)
         if taken is None:
-            stats = self.stats()
-            raise OutOfMemory(
-                f"no room for {rows} more rows: {stats.rows_used} of {stats.rows_total} rows are in use and "
-                f"{stats.rows_obtainable} more can be had now ({stats.mapped_bytes} bytes mapped); "
-                "free rows, or raise the limit or the budget"
-            )
+            raise OutOfMemory(self._explain_shortage(rows))
         return taken
 
     def try_alloc(self, rows: int) -> Tensor | None:
@@ -146,8 +141,8 @@ class KVCachePool:
     def free(self, rows: object) -> None:
         """Give rows back: tensor, array or sequence, in any order.
 
-        Empty pages beyond the warm rows are unmapped, and all while the ledger asks for memory. Raises Misuse for a row that is not allocated; nothing
-        has changed then.
+        Empty pages beyond the warm rows are unmapped, and all of them while the ledger asks for memory.
+        Raises Misuse for a row that is not allocated; nothing has changed then.
         """
         pool = self._open()
         pool.free(tensors.as_rows(rows))
@@ -211,6 +206,17 @@ class KVCachePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _explain_shortage(self, rows: int) -> str:
+        stats = self.stats()
+        pages = -(-max(0, rows - stats.rows_free_backed) // self.geometry.rows_per_page)
+        return (
+            f"no room for {rows} more rows, which need {pages * self.geometry.page_set_bytes} more bytes: "
+            f"{stats.rows_used} of {stats.rows_total} rows are in use, {stats.rows_obtainable} more can be "
+            f"had now, this pool holds {stats.mapped_bytes} bytes; "
+            + ("no ledger limits it" if self._client is None else self._client.explain())
+            + "; free rows, or raise the limit or the budget"
+        )
 
     def _warm_rows(self) -> int:
         return self.geometry.rows_per_page if self._asked_warm_rows is None else self._asked_warm_rows

@@ -153,6 +153,9 @@ void bind_client(py::module_& module) {
           py::kw_only(), py::arg("range_base") = 0, py::arg("range_bytes") = 0, py::arg("rows_used") = 0,
           py::arg("rows_backed") = 0,
           "Tells observers where this client's memory lies and how much of it is in use.")
+      .def(
+          "explain", [](LedgerClient& self) { return decode(self.explain()); },
+          "One line for messages: what is held, limited and left, and who holds the rest.")
       .def_property_readonly("generation", &LedgerClient::generation, "To pass to Ledger.wait.")
       .def("close", &LedgerClient::close, "Gives up all credit and leaves the ledger. Idempotent.")
       .def("__repr__", [](const LedgerClient& self) {

@@ -193,7 +193,11 @@ def test_a_budget_refusal_changes_nothing_and_passes_with_its_cause(ledger_path:
             kernel_bytes(cache),
         )
         assert cache.try_alloc(2 * ROWS_PER_PAGE) is None
-        with pytest.raises(OutOfMemory, match="raise the limit or the budget"):
+        says = (
+            rf"need {2 * PAGE_SET_BYTES} more bytes.*this pool holds {2 * PAGE_SET_BYTES} bytes.*limit none, "
+            rf"budget {4 * PAGE_SET_BYTES}.*'other' {2 * PAGE_SET_BYTES}; free rows, or raise"
+        )
+        with pytest.raises(OutOfMemory, match=says):
             cache.alloc(2 * ROWS_PER_PAGE)
         assert before == (
             cache.stats().rows_used,

@@ -8,6 +8,12 @@ all but A's floor.
 
 Figures: `grant_ms_p50`, `_p99`, `_max` over all rounds; `floor_violations`: rounds in which A was left with
 less than its floor, or B was granted all of the budget, which it asks for too in every fifth round.
+
+Then the limit of another plain process is lowered to what its rows in use hold, while it claims and releases
+without a pause and keeps a warm reserve (`limited.py`). From the moment before the limit is set:
+`limit_stop_ms` runs to its last granted claim, `limit_warm_return_ms` until the reserve is back in the
+budget; both are the 99th percentile, with the largest beside it. Lifting the limit lets it fill up again, or
+the bench fails.
 """
 
 import statistics
@@ -40,10 +46,11 @@ class Plan:
     """How much to measure."""
 
     rounds: int
+    limits: int
 
 
-FULL = Plan(rounds=1000)
-QUICK = Plan(rounds=60)
+FULL = Plan(rounds=1000, limits=500)
+QUICK = Plan(rounds=60, limits=40)
 
 
 def main() -> int:
@@ -52,6 +59,13 @@ def main() -> int:
 
 
 def measure(plan: Plan) -> Measured:
+    """The wants, then the limits."""
+    wants, limits = _measure_wants(plan.rounds), _measure_limits(plan.limits)
+    made = int(wants["grants"]) + int(limits["limits"])
+    return Measured({**wants, **limits}, planned=plan.rounds + plan.limits, made=made)
+
+
+def _measure_wants(rounds: int) -> dict[str, float]:
     """Let A fill up and B take, round by round."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o700)
@@ -65,12 +79,12 @@ def measure(plan: Plan) -> Measured:
         )
         with holder:
             try:
-                return _rounds(ledger, holder, plan.rounds)
+                return _rounds(ledger, holder, rounds)
             finally:
                 holder.kill()
 
 
-def _rounds(ledger: Ledger, holder: "subprocess.Popen[str]", rounds: int) -> Measured:
+def _rounds(ledger: Ledger, holder: "subprocess.Popen[str]", rounds: int) -> dict[str, float]:
     if holder.stdin is None or holder.stdout is None or holder.stdout.readline() != "ready\n":
         raise RuntimeError("the holder did not start")
     client = ledger.register(name="wanting", priority=1)
@@ -88,18 +102,72 @@ def _rounds(ledger: Ledger, holder: "subprocess.Popen[str]", rounds: int) -> Mea
         if number % 5 == 0:
             violations += _overreaches(ledger, client, pool)
         pool.trim(0)
-    waits_ms.sort()
-    return Measured(
-        {
-            "grant_ms_p50": round(statistics.median(waits_ms), 2),
-            "grant_ms_p99": round(waits_ms[-(-len(waits_ms) * 99 // 100) - 1], 2),
-            "grant_ms_max": round(waits_ms[-1], 2),
-            "floor_violations": violations,
-            "grants": len(waits_ms),
-        },
-        planned=rounds,
-        made=len(waits_ms),
-    )
+    return {
+        "grant_ms_p50": round(statistics.median(waits_ms), 2),
+        "grant_ms_p99": _p99(waits_ms),
+        "grant_ms_max": round(max(waits_ms), 2),
+        "floor_violations": violations,
+        "grants": len(waits_ms),
+    }
+
+
+def _p99(values: list[float]) -> float:
+    return round(sorted(values)[-(-len(values) * 99 // 100) - 1], 2)
+
+
+def _measure_limits(rounds: int) -> dict[str, float]:
+    """Lower and lift a limit, round by round."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o700)
+        ledger = Ledger(f"{folder}/host0.ledger", 1 << 30)
+        limited = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("limited.py")), ledger.path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with limited:
+            try:
+                return _limit_rounds(ledger, limited, rounds)
+            finally:
+                limited.kill()
+
+
+def _limit_rounds(ledger: Ledger, limited: "subprocess.Popen[str]", rounds: int) -> dict[str, float]:
+    if limited.stdin is None or limited.stdout is None or limited.stdout.readline() != "ready\n":
+        raise RuntimeError("the limited process did not start")
+    (client,) = ledger.snapshot().clients
+    stops_ms: list[float] = []
+    returns_ms: list[float] = []
+    for number in range(rounds):
+        limited.stdin.write("warm\n")
+        limited.stdin.flush()
+        in_use_bytes = int(limited.stdout.readline())
+        _await_used(ledger, above_bytes=in_use_bytes)
+        limited.stdin.write("claim\n")
+        limited.stdin.flush()
+        limited.stdout.readline()
+        time.sleep(number % 10 / 1e3)
+        began_ns = time.monotonic_ns()
+        ledger.set_limit(slot=client.slot, pid=client.pid, limit_bytes=in_use_bytes)
+        _await_used(ledger, most_bytes=in_use_bytes)
+        returns_ms.append((time.monotonic_ns() - began_ns) / 1e6)
+        stops_ms.append(max(0.0, (int(limited.stdout.readline()) - began_ns) / 1e6))
+        ledger.set_limit(slot=client.slot, pid=client.pid, limit_bytes=None)
+    return {
+        "limit_stop_ms": _p99(stops_ms),
+        "limit_stop_ms_max": round(max(stops_ms), 2),
+        "limit_warm_return_ms": _p99(returns_ms),
+        "limit_warm_return_ms_max": round(max(returns_ms), 2),
+        "limits": len(returns_ms),
+    }
+
+
+def _await_used(ledger: Ledger, *, above_bytes: int = -1, most_bytes: int = 1 << 47) -> None:
+    deadline_s = time.monotonic() + GIVE_UP_S
+    while not above_bytes < ledger.snapshot().used_bytes <= most_bytes:
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"waited {GIVE_UP_S} s in vain: {ledger.snapshot().clients}")
 
 
 def _grow_ms(ledger: Ledger, client: LedgerClient, pool: KvPool, pages: int) -> float:

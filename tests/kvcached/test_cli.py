@@ -179,6 +179,57 @@ def test_a_lower_limit_shrinks_another_process_and_a_restored_one_regrows_it(
     assert child.line() == "True"
 
 
+WARM_POOL = """
+    import sys
+    from kvcached._core import Backend, Ledger
+    from kvcached.kv_pool import KVCachePool
+    pool = KVCachePool(
+        Backend.host(), layers=1, rows=4096, row_shape=(128,), page_bytes=4096, warm_bytes=1 << 20,
+        client=Ledger(sys.argv[1]).register(name="pool"),
+    )
+    assert pool.geometry.rows_per_page == 16
+    rows = []
+    print(pool.geometry.page_set_bytes)
+    for line in sys.stdin:
+        what, pages = line.split()
+        if what == "free":
+            pool.free(rows.pop())
+            print("freed")
+        else:
+            taken = pool.try_alloc(int(pages) * 16)
+            rows += [] if taken is None else [taken]
+            print(taken is not None)
+"""
+
+
+def test_a_lower_limit_takes_the_warm_pages_of_a_pool_that_does_nothing(
+    start_child: StartChild, ledger_path: str
+) -> None:
+    ledger = Ledger(ledger_path, 1 << 30)
+    child = start_child(WARM_POOL, ledger_path)
+    page_bytes = int(child.line())
+    child.say("take 4")
+    assert child.line() == "True"
+    full_bytes = (1 + 4 + 6) * page_bytes  # padding, the burst, and as much again and half of it kept ready
+    until_used(ledger, full_bytes)
+    assert kvctl("limit", "pool", str(full_bytes - 2 * page_bytes), "--ledger", ledger_path)[0] == 0
+    until_used(ledger, full_bytes - 2 * page_bytes)
+    assert kvctl("limit", "pool", "0", "--ledger", ledger_path)[1]["error"], "the padding page is its floor"
+    assert kvctl("limit", "pool", str(page_bytes), "--ledger", ledger_path)[0] == 0
+    until_used(ledger, 5 * page_bytes)
+    child.say("take 1")
+    assert child.line() == "False"
+    child.say("free 0")  # used pages go as their requests end
+    assert child.line() == "freed"
+    until_used(ledger, page_bytes)
+    assert kvctl("limit", "pool", "none", "--ledger", ledger_path)[0] == 0
+    child.say("take 4")
+    assert child.line() == "True"
+    until_used(ledger, full_bytes)
+    code, report = kvctl("reclaim", "pool", str(3 * page_bytes), "--ledger", ledger_path)
+    assert (code, report["released_bytes"]) == (0, 3 * page_bytes)
+
+
 def test_floor_priority_and_reclaim_of_another_process(start_child: StartChild, ledger_path: str) -> None:
     ledger = Ledger(ledger_path, 1000)
     child = start_child(CACHE, ledger_path)

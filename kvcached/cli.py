@@ -8,6 +8,7 @@ import json
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvcached import doctor
@@ -124,9 +125,13 @@ def _list(options: argparse.Namespace) -> int:
     else:
         tables = [ledger_table(ledger, HOLDINGS) for ledger in ledgers]
         print("\n\n".join(tables) or f"no ledgers in {ledger_dir()}")
-        for failure in failures:
-            print(f"kvctl: {failure['path']}: {failure['error']}", file=sys.stderr)
+        _complain(failures)
     return 1 if failures else 0
+
+
+def _complain(failures: list[dict[str, str]]) -> None:
+    for failure in failures:
+        print(f"kvctl: {failure['path']}: {failure['error']}", file=sys.stderr)
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -178,22 +183,26 @@ def _reclaim(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
+    """Only ledgers go, and blank files that are named as ledgers in the ledgers' own folder."""
+    ours = find_ledgers()
     removed: list[str] = []
     kept: list[dict[str, str]] = []
-    for path in options.ledger or find_ledgers():
+    failures: list[dict[str, str]] = []
+    for path in options.ledger or ours:
         try:
-            if Ledger.remove_unused(path):
+            if Ledger.remove_unused(path, even_if_blank=str(Path(path).absolute()) in ours):
                 removed.append(path)
             else:
                 kept.append({"path": path, "reason": "in use"})
         except (KvcachedError, OSError) as error:
-            kept.append({"path": path, "reason": str(error)})
+            failures.append({"path": path, "error": str(error)})
     if options.json:
-        print(json.dumps({"removed": removed, "kept": kept}, indent=2))
-        return 0
-    lines = [f"removed {path}" for path in removed] + [f"kept {one['path']}: {one['reason']}" for one in kept]
-    print("\n".join(lines) or f"no ledgers in {ledger_dir()}")
-    return 0
+        print(json.dumps({"removed": removed, "kept": kept, "errors": failures}, indent=2))
+    else:
+        lines = [f"removed {path}" for path in removed] + [f"kept {o['path']}: {o['reason']}" for o in kept]
+        print("\n".join(lines) or f"no ledgers in {ledger_dir()}")
+        _complain(failures)
+    return 1 if failures else 0
 
 
 # ---- examining ---------------------------------------------------------------------------------------------

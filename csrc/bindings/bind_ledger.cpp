@@ -213,9 +213,12 @@ void bind_ledger(py::module_& module) {
            "bytes it is asked to come down to.",
            py::call_guard<py::gil_scoped_release>())
       .def_static(
-          "remove_unused", &LedgerFile::remove_unused, py::arg("path"),
-          "Removes a ledger file, whatever is in it, if no living process has it open; whether it did. "
-          "Raises Misuse if it is not privately ours.",
+          "remove_unused", &LedgerFile::remove_unused, py::arg("path"), py::kw_only(),
+          py::arg("even_if_blank") = false,
+          "Removes a ledger of any version if no living process has it open; whether it did. Raises Misuse "
+          "if "
+          "it is not privately ours or does not begin as a ledger does; `even_if_blank` lets one go that is "
+          "empty or was never finished.",
           py::call_guard<py::gil_scoped_release>())
       .def("is_at_its_path", &Ledger::is_at_its_path,
            "False once the file was deleted or another put in its place.")

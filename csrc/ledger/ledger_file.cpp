@@ -99,6 +99,21 @@ void unlock(int fd, off_t offset) {
   ::fcntl(fd, F_OFD_SETLK, &request);
 }
 
+// Which files may be removed: of any version, but ours by their first word.
+bool begins_as_ledger(int fd) {
+  std::uint64_t magic = 0;
+  return ::pread(fd, &magic, sizeof magic, 0) == sizeof magic && magic == kLedgerMagic;
+}
+
+// Empty, or as it stays when its maker dies before the magic is written.
+bool is_blank(int fd) {
+  struct stat facts{};
+  std::uint64_t magic = 0;
+  if (::fstat(fd, &facts) != 0) return false;
+  return facts.st_size == 0 || (facts.st_size == static_cast<off_t>(sizeof(LedgerSegment)) &&
+                                ::pread(fd, &magic, sizeof magic, 0) == sizeof magic && magic == 0);
+}
+
 }  // namespace
 
 LedgerFile::LedgerFile(const std::string& path)
@@ -159,7 +174,7 @@ void LedgerFile::map(bool create) {
   if (facts.st_size != static_cast<off_t>(sizeof(LedgerSegment))) {
     reject(path_, "has " + std::to_string(facts.st_size) + " bytes instead of " +
                       std::to_string(sizeof(LedgerSegment)) +
-                      ": not a ledger of this version; remove it (kvctl clean)");
+                      ": not a ledger of this version; remove it (kvctl clean, if it was one)");
   }
   void* memory = ::mmap(nullptr, sizeof(LedgerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) reject(path_, std::string("mmap: ") + std::strerror(errno));
@@ -167,9 +182,12 @@ void LedgerFile::map(bool create) {
   segment_ = static_cast<LedgerSegment*>(memory);
 }
 
-bool LedgerFile::remove_unused(const std::string& path) {
+bool LedgerFile::remove_unused(const std::string& path, bool even_if_blank) {
   LedgerFile file(path);
   file.open_file(/*create=*/false);
+  if (!begins_as_ledger(file.fd_) && !(even_if_blank && is_blank(file.fd_))) {
+    reject(file.path_, "is no ledger: its contents are somebody else's, so it stays");
+  }
   const AdminLock lock(file);
   // Others may have it open without a place in it, and those of other versions only have a place.
   const bool is_unused = try_lock(file.fd_, kUsersLockOffset) &&
@@ -186,8 +204,8 @@ void LedgerFile::adopt(std::optional<std::int64_t> budget_bytes) {
     return;
   }
   if (magic != kLedgerMagic || header.version != kLedgerVersion || header.slots != kLedgerSlots) {
-    reject(path_,
-           "is not a ledger of version " + std::to_string(kLedgerVersion) + "; remove it (kvctl clean)");
+    reject(path_, "is not a ledger of version " + std::to_string(kLedgerVersion) +
+                      "; remove it (kvctl clean, if it was one)");
   }
   const std::int64_t present = header.budget_bytes.load();
   if (present <= 0 || present > kMaxBytes) {

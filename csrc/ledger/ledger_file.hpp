@@ -25,9 +25,10 @@ class LedgerFile {
   LedgerFile& operator=(const LedgerFile&) = delete;
   ~LedgerFile();
 
-  // Removes the file if no living process has it open; whether it did. Its contents may be anything. Throws
-  // Misuse for a file or folder that is not privately ours.
-  static bool remove_unused(const std::string& path);
+  // Removes a ledger of any version if no living process has it open; whether it did. Throws Misuse for a
+  // file or folder that is not privately ours, and for a file that does not begin as a ledger does;
+  // `even_if_blank` lets one go that is empty or was never finished.
+  static bool remove_unused(const std::string& path, bool even_if_blank = false);
 
   const std::string& path() const noexcept { return path_; }
   bool is_open() const noexcept { return segment_ != nullptr; }

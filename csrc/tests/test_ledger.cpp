@@ -459,11 +459,28 @@ TEST(ledger_files_are_removed_only_when_nobody_has_them_open) {
   }
   CHECK(LedgerFile::remove_unused(path));
   CHECK_THROWS(Misuse, "does not exist", LedgerFile::remove_unused(path));
-  write_file(path, "of another version");
+  write_file(path, "kvledger of another version");
   CHECK(LedgerFile::remove_unused(path));
-  write_file(path, "open to others");
+  write_file(path, "kvledger open to others");
   ::chmod(path.c_str(), 0644);
   CHECK_THROWS(Misuse, "the file is open to other users", LedgerFile::remove_unused(path));
+}
+
+TEST(ledger_files_are_removed_only_if_they_are_ledgers) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  const std::string unfinished(sizeof(LedgerSegment), '\0');
+  for (const std::string& key : {std::string("PRIVATE KEY"), std::string("kvled"), std::string(8, '\0')}) {
+    write_file(path, key);
+    CHECK_THROWS(Misuse, path + ": is no ledger", LedgerFile::remove_unused(path));
+    CHECK_THROWS(Misuse, "is no ledger", LedgerFile::remove_unused(path, /*even_if_blank=*/true));
+    CHECK_EQ(std::filesystem::file_size(path), key.size());
+  }
+  for (const std::string& blank : {std::string(), unfinished}) {
+    write_file(path, blank);
+    CHECK_THROWS(Misuse, "is no ledger", LedgerFile::remove_unused(path));
+    CHECK(LedgerFile::remove_unused(path, /*even_if_blank=*/true));
+  }
 }
 
 TEST(ledger_files_with_other_contents_are_refused) {

@@ -260,19 +260,43 @@ def test_reclaim_says_when_too_little_came_back(capsys: pytest.CaptureFixture[st
     assert "no client 'nobody'" in capsys.readouterr().err
 
 
+def write_private(path: str, content: bytes) -> str:
+    Path(path).write_bytes(content)
+    Path(path).chmod(0o600)
+    return path
+
+
 def test_clean_removes_only_what_no_living_process_has_open(start_child: StartChild) -> None:
-    used, unused, foreign = (default_ledger_path(name) for name in ("host0", "host1", "host2"))
+    used, unused, older, blank = (default_ledger_path(name) for name in ("host0", "host1", "host2", "host3"))
     child = start_child(LIVE_POOL, used)
     child.line()
     Ledger(unused, 1 << 20)
-    Path(foreign).write_bytes(b"an older version's")
-    Path(foreign).chmod(0o600)
+    write_private(older, b"kvledger of another version")
+    write_private(blank, b"")
     code, report = kvctl("clean")
     assert code == 0
-    assert report == {"removed": [unused, foreign], "kept": [{"path": used, "reason": "in use"}]}
+    kept = [{"path": used, "reason": "in use"}]
+    assert report == {"removed": [unused, older, blank], "kept": kept, "errors": []}
     assert [path.name for path in Path(used).parent.iterdir()] == ["host0.ledger"]
     child.kill()
     assert kvctl("clean")[1]["removed"] == [used]
+
+
+def test_clean_never_removes_what_is_no_ledger(
+    ledger_path: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(default_ledger_path("host0")).parent.mkdir(mode=0o700)
+    ssh = tmp_path / "ssh"
+    ssh.mkdir(mode=0o700)
+    key = write_private(str(ssh / "id_rsa"), b"-----BEGIN OPENSSH PRIVATE KEY-----")
+    named = write_private(default_ledger_path("host0"), b"somebody's notes")
+    elsewhere = write_private(ledger_path, b"")
+    code, report = kvctl("clean", "--ledger", key, "--ledger", named, "--ledger", elsewhere)
+    assert (code, report["removed"], report["kept"]) == (1, [], [])
+    assert [failure["path"] for failure in report["errors"]] == [key, named, elsewhere]
+    assert cli.main(["clean"]) == 1, "junk in the ledgers' folder is named, not removed"
+    assert f"{named}: is no ledger" in capsys.readouterr().err
+    assert all(Path(path).exists() for path in (key, named, elsewhere))
 
 
 def test_doctor_names_processes_whose_ledger_was_deleted_under_them(

@@ -14,6 +14,8 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Self
 
+from kvcached.errors import Misuse
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
@@ -33,12 +35,14 @@ class ReclaimServer:
         ledger: where to sleep on changes.
         client: whose memory it is. It is asked only for what it offers (`client.set_spare`), for what it
             holds over its limit, and for what a recall names; never for what lies below its floor.
-        give_back: called on the server's thread with the bytes asked for; frees what it can, releases the
-            credit, and returns the bytes released. Less than asked means that nothing more can go for now:
-            the offer is withdrawn until `set_spare` renews it.
+        give_back: called on the server's thread with the bytes asked for; frees what it can and releases the
+            credit. What it released is read from the ledger. Less than asked, or an exception, means that
+            nothing more can go for now: the offer is withdrawn until `set_spare` renews it.
+
+    Closing the client ends the thread.
     """
 
-    def __init__(self, ledger: Ledger, client: LedgerClient, give_back: Callable[[int], int]) -> None:
+    def __init__(self, ledger: Ledger, client: LedgerClient, give_back: Callable[[int], object]) -> None:
         self._ledger = ledger
         self._client = client
         self._give_back = give_back
@@ -57,18 +61,31 @@ class ReclaimServer:
 
     def _serve(self) -> None:
         while not self._stopping.is_set():
-            generation = self._client.generation
-            asked_bytes = self._client.asked_bytes()
-            if asked_bytes > 0:
-                self._answer(asked_bytes)
-            # What was just released has changed the generation: then this returns at once, to look again.
-            self._ledger.wait(generation, _WAIT_S)
+            try:
+                generation = self._client.generation
+                self._answer()
+                # What was just released has changed the generation: then this returns at once, to look again.
+                self._ledger.wait(generation, _WAIT_S)
+            except Exception:  # noqa: BLE001 - a thread that dies would keep others waiting for ever
+                if not self._is_client_open():
+                    return
+                _log.exception("the ledger could not be served; trying again")
+                self._stopping.wait(_WAIT_S)
 
-    def _answer(self, asked_bytes: int) -> None:
-        released_bytes = 0
+    def _answer(self) -> None:
+        asked_bytes = self._client.asked_bytes()
+        if asked_bytes == 0:
+            return
+        before_bytes = self._client.used_bytes
         try:
-            released_bytes = self._give_back(asked_bytes)
-        except Exception:  # noqa: BLE001 - somebody else's code; the thread has to outlive it
+            self._give_back(asked_bytes)
+        except (Exception, SystemExit):  # somebody else's code; the thread has to outlive it
             _log.exception("the reclaim callback failed; nothing more is offered until it is offered again")
-        if released_bytes < asked_bytes:
+        if before_bytes - self._client.used_bytes < asked_bytes:
             self._client.set_spare(0)
+
+    def _is_client_open(self) -> bool:
+        try:
+            return self._client.generation >= 0
+        except Misuse:
+            return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -110,6 +111,79 @@ def test_a_callback_that_gives_less_or_fails_withdraws_the_offer_so_that_others_
     ):
         claim_within(ledger, asking, 200)
     assert (broken.used_bytes, empty.used_bytes, able.used_bytes) == (400, 350, 50)
+
+
+@pytest.mark.parametrize("answer", [None, "much", -1, 1 << 80])
+def test_what_a_callback_returns_does_not_matter(ledger_path: str, answer: object) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    cache, asking = (ledger.register(name=name) for name in ("cache", "me"))
+    assert cache.try_claim(1000)
+    cache.set_spare(1000)
+
+    def release(nbytes: int) -> object:
+        cache.release(nbytes)
+        return answer
+
+    with ReclaimServer(ledger, cache, release):
+        for _ in range(3):
+            claim_within(ledger, asking, 100)
+    assert (cache.used_bytes, asking.used_bytes) == (700, 300)
+
+
+def test_a_callback_that_claims_to_have_given_what_it_kept_is_not_believed(ledger_path: str) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    liar, able, asking = (ledger.register(name=name) for name in ("liar", "able", "me"))
+    for client, nbytes in ((liar, 600), (able, 400)):  # of equals the fullest is asked first
+        assert client.try_claim(nbytes)
+        client.set_spare(nbytes)
+    with (
+        ReclaimServer(ledger, liar, lambda nbytes: nbytes),
+        ReclaimServer(ledger, able, able.release),
+    ):
+        claim_within(ledger, asking, 200)
+    assert (liar.used_bytes, able.used_bytes) == (600, 200)
+
+
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_a_callback_that_failed_is_called_again_once_there_is_something_new_to_give(
+    ledger_path: str, error: type[BaseException]
+) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    cache, asking = (ledger.register(name=name) for name in ("cache", "me"))
+    assert cache.try_claim(1000)
+    calls: list[int] = []
+
+    def fail_once(nbytes: int) -> None:
+        calls.append(nbytes)
+        if len(calls) == 1:
+            raise error
+        cache.release(nbytes)
+
+    with ReclaimServer(ledger, cache, fail_once):
+        cache.set_spare(500)
+        asking.set_want(100)
+        until(lambda: bool(calls) and ledger.snapshot().clients[0].spare_bytes == 0)
+        cache.set_spare(500)
+        claim_within(ledger, asking, 100)
+    assert calls == [100, 100]
+
+
+def test_closing_the_client_ends_its_server_quietly(
+    ledger_path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    for is_called in (False, True):
+        client, asking = (ledger.register(name=name) for name in ("cache", "me"))
+        assert client.try_claim(1000)
+        with ReclaimServer(ledger, client, lambda nbytes, client=client: client.close()):  # type: ignore[misc]
+            if is_called:
+                client.set_spare(500)
+            else:
+                client.close()
+            claim_within(ledger, asking, 100)
+            until(lambda: all(thread.name != "kvcached-reclaim" for thread in threading.enumerate()))
+        asking.close()
+    assert caplog.text == ""
 
 
 def test_a_lowered_limit_is_answered_and_a_restored_one_lets_it_grow_again(ledger_path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from kvcached._core import Ledger
 from kvcached.config import ledger_dir, parse_size_bytes
 from kvcached.controls import find_target
 from kvcached.errors import KvcachedError
-from kvcached.ledgers import find_ledgers
+from kvcached.ledgers import checked_path, find_ledgers, printable
 from kvcached.stats import LedgerStats, read_ledger
 from kvcached.table import HOLDINGS, MOVEMENTS, ledger_table, size_text
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 _MARKS = {"ok": "ok  ", "note": "note", "warn": "warn", "fail": "FAIL"}
 _MOST_SECONDS = 1e6
+_MOST_BYTES = 1 << 47
+_MOST_PRIORITY = (1 << 31) - 1
+_INTEGER = re.compile(r"[+-]?[0-9]{1,10}")
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
@@ -40,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.json:
             print(json.dumps({"error": str(error)}))
         else:
-            print(f"kvctl: {error}", file=sys.stderr)
+            print(f"kvctl: {printable(str(error))}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 0
@@ -76,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     limit.set_defaults(change=lambda target, options: target.set_limit(options.size))
     floor.add_argument("size", type=_size, metavar="SIZE", help="such as 512MiB")
     floor.set_defaults(change=lambda target, options: target.set_floor(options.size))
-    priority.add_argument("priority", type=int, metavar="N")
+    priority.add_argument("priority", type=_priority, metavar="N")
     priority.set_defaults(change=lambda target, options: target.set_priority(options.priority))
     reclaim.add_argument("size", type=_size, metavar="SIZE", help="how much, such as 1GiB")
     reclaim.add_argument("--within", type=_seconds, default=5.0, metavar="S", help="how long to ask and wait")
@@ -87,19 +91,28 @@ def _parser() -> argparse.ArgumentParser:
 
 def _size(text: str) -> int:
     try:
-        return parse_size_bytes(text)
+        nbytes = parse_size_bytes(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+    if nbytes > _MOST_BYTES:
+        raise argparse.ArgumentTypeError(f"{text} is more than any device has: give at most 128TiB")
+    return nbytes
 
 
 def _size_or_none(text: str) -> int | None:
     return None if text.lower() == "none" else _size(text)
 
 
+def _priority(text: str) -> int:
+    if not _INTEGER.fullmatch(text) or not -_MOST_PRIORITY <= int(text) <= _MOST_PRIORITY:
+        raise argparse.ArgumentTypeError(f"give an integer from -{_MOST_PRIORITY} to {_MOST_PRIORITY}")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < _MOST_SECONDS:
-        raise argparse.ArgumentTypeError("give seconds above 0")
+        raise argparse.ArgumentTypeError(f"give seconds above 0 and below {_MOST_SECONDS:.0f}")
     return seconds
 
 
@@ -131,7 +144,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _complain(failures: list[dict[str, str]]) -> None:
     for failure in failures:
-        print(f"kvctl: {failure['path']}: {failure['error']}", file=sys.stderr)
+        print(printable(f"kvctl: {failure['path']}: {failure['error']}"), file=sys.stderr)
 
 
 def _top(options: argparse.Namespace) -> int:
@@ -143,7 +156,7 @@ def _top(options: argparse.Namespace) -> int:
             print(json.dumps({**look, "errors": failures}), flush=True)
         else:
             tables = [ledger_table(ledger, MOVEMENTS, bar=True) for ledger in ledgers]
-            tables += [f"{failure['path']}: {failure['error']}" for failure in failures]
+            tables += [printable(f"{failure['path']}: {failure['error']}") for failure in failures]
             text = "\n\n".join(tables) or f"no ledgers in {ledger_dir()}"
             print((_CLEAR_SCREEN if sys.stdout.isatty() else "") + text, flush=True)
         looks += 1
@@ -163,20 +176,23 @@ def _set(options: argparse.Namespace) -> int:
         print(json.dumps({"client": asdict(client)}, indent=2))
         return 0
     print(
-        f"{client.name} (pid {client.pid}): holds {size_text(client.used_bytes)}, floor "
+        f"{printable(client.name)} (pid {client.pid}): holds {size_text(client.used_bytes)}, floor "
         f"{size_text(client.floor_bytes)}, limit {size_text(client.limit_bytes)}, priority {client.priority}"
     )
     if client.limit_bytes is not None and client.used_bytes > client.limit_bytes:
-        print(f"{size_text(client.used_bytes - client.limit_bytes)} above its limit go as its requests end")
+        in_use = "the rest goes as its requests end" if client.rows_used else "it reports no rows in use"
+        over = size_text(client.used_bytes - client.limit_bytes)
+        print(f"{over} above its limit are asked back now; {in_use}")
     return 0
 
 
 def _reclaim(options: argparse.Namespace) -> int:
     target = find_target(options.client, options.ledger or find_ledgers())
     asked_bytes, released_bytes = target.recall(options.size, options.within)
+    client = target.look()
     if options.json:
         outcome = {"asked_bytes": asked_bytes, "released_bytes": released_bytes}
-        print(json.dumps({"client": asdict(target.read()), **outcome}, indent=2))
+        print(json.dumps({"client": asdict(client) if client else None, **outcome}, indent=2))
     else:
         print(f"{size_text(released_bytes)} of {size_text(asked_bytes)} came back")
     return 0 if released_bytes >= asked_bytes else 1
@@ -190,7 +206,7 @@ def _clean(options: argparse.Namespace) -> int:
     failures: list[dict[str, str]] = []
     for path in options.ledger or ours:
         try:
-            if Ledger.remove_unused(path, even_if_blank=str(Path(path).absolute()) in ours):
+            if Ledger.remove_unused(checked_path(path), even_if_blank=str(Path(path).absolute()) in ours):
                 removed.append(path)
             else:
                 kept.append({"path": path, "reason": "in use"})
@@ -200,7 +216,7 @@ def _clean(options: argparse.Namespace) -> int:
         print(json.dumps({"removed": removed, "kept": kept, "errors": failures}, indent=2))
     else:
         lines = [f"removed {path}" for path in removed] + [f"kept {o['path']}: {o['reason']}" for o in kept]
-        print("\n".join(lines) or f"no ledgers in {ledger_dir()}")
+        print("\n".join(map(printable, lines)) or f"no ledgers in {ledger_dir()}")
         _complain(failures)
     return 1 if failures else 0
 
@@ -215,9 +231,9 @@ def _doctor(options: argparse.Namespace) -> int:
         print(json.dumps({"healthy": healthy, "checks": [asdict(check) for check in checks]}, indent=2))
         return 0 if healthy else 1
     for check in checks:
-        print(f"{_MARKS[check.status]}  {check.name}: {check.detail}")
+        print(printable(f"{_MARKS[check.status]}  {check.name}: {check.detail}"))
         if check.remedy:
-            print(f"      remedy: {check.remedy}")
+            print(printable(f"      remedy: {check.remedy}"))
     return 0 if healthy else 1
 
 

@@ -121,7 +121,7 @@ def parse_size_bytes(text: str) -> int:
     if "." not in number:
         return int(number) * _UNITS[unit]
     nbytes = float(number) * _UNITS[unit]
-    if nbytes != int(nbytes):
+    if not nbytes.is_integer():
         raise ValueError("the size is not a whole number of bytes")
     return int(nbytes)
 

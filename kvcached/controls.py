@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kvcached._core import Ledger
-from kvcached.errors import Misuse
+from kvcached.errors import KvcachedError, Misuse
 from kvcached.stats import ClientStats, read_ledger
 
 if TYPE_CHECKING:
@@ -39,39 +39,58 @@ class Target:
     def recall(self, nbytes: int, within_s: float) -> tuple[int, int]:
         """Ask for `nbytes` and wait until they are back or `within_s` is over.
 
-        Returns the bytes asked for, which end at its floor, and the bytes that came back.
+        Returns the bytes asked for, which end at its floor, and the bytes that came back: all that it held
+        where it leaves meanwhile.
         """
         ledger = Ledger(self.path)
         deadline_s = time.monotonic() + within_s
         before_bytes = self.read().used_bytes
         level_bytes = ledger.recall(slot=self.slot, pid=self.pid, nbytes=nbytes, lapse_s=within_s)
-        while (used_bytes := self.read().used_bytes) > level_bytes and time.monotonic() < deadline_s:
+        while (used_bytes := self._used_bytes()) > level_bytes and time.monotonic() < deadline_s:
             ledger.wait(ledger.snapshot().generation, _POLL_S)
         return before_bytes - min(before_bytes, level_bytes), max(0, before_bytes - used_bytes)
 
     def read(self) -> ClientStats:
         """As it is now. Misuse if it is gone."""
-        for client in read_ledger(self.path).clients:
-            if (client.slot, client.pid) == (self.slot, self.pid):
-                return client
-        raise Misuse(f"ledger {self.path}: process {self.pid} is gone")
+        client = self.look()
+        if client is None:
+            raise Misuse(f"ledger {self.path}: process {self.pid} is gone")
+        return client
+
+    def look(self) -> ClientStats | None:
+        """As it is now; None if it is gone."""
+        clients = read_ledger(self.path).clients
+        return next((one for one in clients if (one.slot, one.pid) == (self.slot, self.pid)), None)
+
+    def _used_bytes(self) -> int:
+        client = self.look()
+        return 0 if client is None else client.used_bytes
 
 
 def find_target(client: str, paths: Iterable[str]) -> Target:
     """The one client that `client` names: its name, its pid, or ``@SLOT``.
 
-    Raises Misuse if none or several match, with what would tell them apart.
+    Raises Misuse if none or several match, with what would tell them apart, and what could not be read.
     """
-    found = [
-        (Target(path, stats.slot, stats.pid), stats)
-        for path in paths
-        for stats in read_ledger(path).clients
-        if client in (stats.name, str(stats.pid), f"@{stats.slot}")
-    ]
+    found: list[tuple[Target, ClientStats]] = []
+    failures: list[str] = []
+    for path in paths:
+        try:
+            clients = read_ledger(path).clients
+        except (KvcachedError, OSError) as error:
+            failures.append(f"; not read: {error}")
+            continue
+        found += [
+            (Target(path, stats.slot, stats.pid), stats)
+            for stats in clients
+            if client in (stats.name, str(stats.pid), f"@{stats.slot}")
+        ]
     if len(found) == 1:
         return found[0][0]
     if not found:
-        raise Misuse(f"no client {client!r}: give a name, a pid or @SLOT as `kvctl list` shows them")
+        raise Misuse(
+            f"no client {client!r}: give a name, a pid or @SLOT as `kvctl list` shows them{''.join(failures)}"
+        )
     several = "; ".join(
         f"{stats.name} (pid {stats.pid}, {stats.kind}): @{stats.slot} of --ledger {target.path}"
         for target, stats in found

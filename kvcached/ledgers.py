@@ -24,8 +24,24 @@ def device_name(device: str) -> str:
 
 
 def device_of(path: str) -> str:
-    """The device name in a ledger's file name."""
-    return Path(path).name.removesuffix(SUFFIX)
+    """The device name in a ledger's file name, with what cannot be shown escaped."""
+    return printable(Path(path).name.removesuffix(SUFFIX))
+
+
+def checked_path(path: str) -> str:
+    """The same path. Misuse where it is no UTF-8, which the core and its messages need."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        raise Misuse(f"ledger {printable(path)}: its path is no UTF-8; it cannot be one of ours") from None
+    return path
+
+
+def printable(text: str) -> str:
+    """Control characters, and bytes that are no UTF-8, escaped: they would steer whoever shows them."""
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode("ascii") for sign in text
+    )
 
 
 def open_ledger(config: Config, device: str) -> Ledger:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvcached._core import Ledger
 from kvcached.errors import KvcachedError, Misuse
-from kvcached.ledgers import device_of, find_ledgers
+from kvcached.ledgers import checked_path, device_of, find_ledgers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -148,12 +148,15 @@ class LedgerCollector:
             yield gauge
 
     def _current_paths(self) -> dict[str, str]:
-        return self._paths or {device_of(path): path for path in find_ledgers()}
+        try:
+            return self._paths or {device_of(path): path for path in find_ledgers()}
+        except OSError:
+            return {}  # a folder that cannot be listed: what else the registry shows must not suffer
 
 
 def _snapshot(path: str) -> LedgerSnapshot | None:
-    """None where the file is missing, unsafe or no ledger: one device's trouble must not hide the others."""
+    """None where the file is missing, unsafe, oddly named or no ledger: it must not hide the others."""
     try:
-        return Ledger(path).snapshot()
+        return Ledger(checked_path(path)).snapshot()
     except KvcachedError:
         return None

@@ -79,7 +79,7 @@ class ReclaimServer:
         before_bytes = self._client.used_bytes
         try:
             self._give_back(asked_bytes)
-        except (Exception, SystemExit):  # somebody else's code; the thread has to outlive it
+        except (Exception, SystemExit):  # noqa: BLE001 - somebody else's code; the thread has to outlive it
             _log.exception("the reclaim callback failed; nothing more is offered until it is offered again")
         if before_bytes - self._client.used_bytes < asked_bytes:
             self._client.set_spare(0)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from kvcached import proc
 from kvcached._core import ClientInfo, Ledger
-from kvcached.ledgers import device_of
+from kvcached.ledgers import checked_path, device_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def read_ledger(path: str) -> LedgerStats:
 
     Raises Misuse when the file is missing, unsafe or no ledger.
     """
-    snapshot = Ledger(path).snapshot()
+    snapshot = Ledger(checked_path(path)).snapshot()
     device = device_of(path)
     clients = tuple(
         _client(info, on_host=not device.startswith("cuda")) for info in snapshot.clients if info.alive

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvcached.ledgers import printable
 from kvcached.stats import ClientStats, LedgerStats
 
 _KIB = 1024
@@ -25,7 +26,7 @@ def size_text(nbytes: int | None) -> str:
 _Columns = dict[str, Callable[[ClientStats], str]]
 
 HOLDINGS: _Columns = {
-    "NAME": lambda client: client.name,
+    "NAME": lambda client: printable(client.name),
     "KIND": lambda client: client.kind,
     "PID": lambda client: str(client.pid),
     "USED": lambda client: size_text(client.used_bytes),
@@ -52,7 +53,7 @@ def ledger_table(ledger: LedgerStats, columns: _Columns, *, bar: bool = False) -
     """A head line about the budget, a bar where asked for, and a row for each client."""
     kinds = ", ".join(f"{kind} {size_text(used)}" for kind, used in ledger.used_bytes_by_kind.items())
     used = f"used {size_text(ledger.used_bytes)}" + (f" ({kinds})" if kinds else "")
-    lines = [f"{ledger.device}  budget {size_text(ledger.budget_bytes)}, {used}  {ledger.path}"]
+    lines = [f"{ledger.device}  budget {size_text(ledger.budget_bytes)}, {used}  {printable(ledger.path)}"]
     if bar:
         share = min(1.0, ledger.used_bytes / ledger.budget_bytes)
         lines.append(f"[{'#' * round(share * _BAR_CELLS):.<{_BAR_CELLS}}] {share:.0%}")

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import kvcached_sglang_plugin as plugin
-from kvcached import cli
+from kvcached import cli, controls
 from kvcached._core import Ledger
 from kvcached.config import default_ledger_path
+from kvcached.controls import Target, find_target
+from kvcached.stats import read_ledger
+from kvcached.table import HOLDINGS, ledger_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -260,6 +265,62 @@ def test_reclaim_says_when_too_little_came_back(capsys: pytest.CaptureFixture[st
     assert "no client 'nobody'" in capsys.readouterr().err
 
 
+LEAVING = """
+    import sys
+    from kvcached._core import Ledger
+    ledger = Ledger(sys.argv[1])
+    client = ledger.register(name="leaving")
+    assert client.try_claim(900)
+    print("ready")
+    while client.asked_bytes() == 0:
+        ledger.wait(client.generation, 0.1)
+    client.close()
+    sys.stdin.read()
+"""
+
+
+def test_reclaim_of_one_that_gives_all_back_and_leaves_is_a_success(
+    start_child: StartChild,
+    ledger_path: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    ledger = Ledger(ledger_path, 1000)
+    child = start_child(LEAVING, ledger_path)
+    assert child.line() == "ready"
+    code, report = kvctl("reclaim", "leaving", "300", "--within", "60", "--ledger", ledger_path)
+    assert (code, report["asked_bytes"], report["released_bytes"]) == (0, 300, 900)
+    client = ledger.register(name="gone")
+    assert client.try_claim(700)
+    target = find_target("gone", [ledger_path])
+    recall = Ledger.recall
+
+    def leave(self: Ledger, **options: Any) -> int:
+        level_bytes = recall(self, **options)
+        client.close()
+        return level_bytes
+
+    monkeypatch.setattr(controls, "Ledger", type("Leaving", (Ledger,), {"recall": leave}))
+    assert target.recall(300, 60.0) == (300, 700)
+    monkeypatch.setattr(Target, "recall", lambda *_: (300, 700))
+    monkeypatch.setattr(cli, "find_target", lambda *_: target)
+    assert cli.main(["reclaim", "gone", "300", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["client"] is None
+
+
+def test_a_limit_below_what_is_held_says_what_becomes_of_it(
+    ledger_path: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = Ledger(ledger_path, 1000).register(name="cache")
+    assert client.try_claim(900)
+    for rows_used, expected in ((0, "it reports no rows in use"), (5, "the rest goes as its requests end")):
+        client.publish(rows_used=rows_used)
+        assert cli.main(["limit", "cache", "400", "--ledger", ledger_path]) == 0
+        shown = capsys.readouterr().out.splitlines()[-1]
+        assert shown == f"500 B above its limit are asked back now; {expected}"
+    client.close()
+
+
 def write_private(path: str, content: bytes) -> str:
     Path(path).write_bytes(content)
     Path(path).chmod(0o600)
@@ -322,6 +383,69 @@ def test_list_names_a_file_that_is_no_ledger(
     assert cli.main(["list", "--ledger", ledger_path]) == 1
     assert ledger_path in capsys.readouterr().err
     assert kvctl("list", "--ledger", ledger_path)[1]["errors"][0]["path"] == ledger_path
+
+
+def test_an_odd_file_among_the_ledgers_hides_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    good = default_ledger_path("host0")
+    client = Ledger(good, 4 << 30).register(name="a")
+    junk = write_private(default_ledger_path("cuda1"), b"junk")
+    odd = write_private(os.fsdecode(os.fsencode(good).replace(b"host0", b"\xff")), b"")
+    code, report = kvctl("limit", "a", "1GiB")
+    assert (code, report["client"]["limit_bytes"]) == (0, 1 << 30)
+    code, report = kvctl("limit", "b", "1GiB")
+    assert code == 1
+    assert "no client 'b'" in report["error"]
+    assert junk in report["error"]
+    for command in ("list", "clean"):
+        code, report = kvctl(command)
+        assert code == 1
+        assert {failure["path"] for failure in report["errors"]} == {junk, odd}
+        assert cli.main([command]) == 1
+        shown = capsys.readouterr()
+        assert "host0" in shown.out
+        assert "\\udcff.ledger: its path is no UTF-8" in shown.err
+    assert cli.main(["doctor"]) == 1
+    assert cli.main(["top", "--count", "1"]) == 0
+    client.close()
+
+
+def test_names_cannot_steer_the_terminal(ledger_path: str) -> None:
+    client = Ledger(ledger_path, 1000).register(name="chat")
+    stats = read_ledger(ledger_path)
+    nasty = "a\x1b[2J\n\u202e\udcff"
+    clients = (dataclasses.replace(stats.clients[0], name=nasty),)
+    shown = ledger_table(dataclasses.replace(stats, path=nasty, clients=clients), HOLDINGS)
+    assert shown.replace("\n", "").isprintable()
+    assert "a\\x1b[2J\\n\\u202e\\udcff" in shown
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["priority", "a", "99999999999"], "give an integer from -2147483647 to 2147483647"),
+        (["priority", "a", "x"], "give an integer"),
+        (["limit", "a", "99999999999GiB"], "more than any device has"),
+        (["floor", "a", "129TiB"], "more than any device has"),
+        (["limit", "a", "9" * 400 + ".5GiB"], "not a whole number"),
+        (["reclaim", "a", "1GiB", "--within", "1e9"], "give seconds above 0"),
+    ],
+)
+def test_values_out_of_range(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main([*arguments, "--json"])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_largest_values_reach_the_ledger(ledger_path: str) -> None:
+    Ledger(ledger_path, 1000).register(name="gone").close()
+    client = Ledger(ledger_path, 1000).register(name="a")
+    for priority in ("2147483647", "-2147483647"):
+        assert cli.main(["priority", "a", priority, "--ledger", ledger_path]) == 0
+    assert cli.main(["limit", "a", "128TiB", "--ledger", ledger_path]) == 0
+    assert Ledger(ledger_path).snapshot().clients[0].limit_bytes == 1 << 47
+    client.close()
 
 
 def test_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import threading
@@ -198,6 +199,27 @@ def test_without_paths_all_ledgers_of_this_user_are_shown() -> None:
     Path(path).parent.mkdir(mode=0o700)
     Ledger(path, 1 << 20)
     assert registry.get_sample_value("kvcached_ledger_budget_bytes", {"device": "host0"}) == 1 << 20
+
+
+def test_no_file_or_folder_spoils_a_scrape(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(LedgerCollector())
+    path = config.default_ledger_path("host0")
+    folder = Path(path).parent
+    folder.mkdir(mode=0o700)
+    Ledger(path, 1 << 20)
+    (folder / "junk.ledger").write_bytes(b"junk")
+    (folder / "folder.ledger").mkdir()
+    (folder / "link.ledger").symlink_to(tmp_path / "nothing")
+    os.mkfifo(folder / "pipe.ledger")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff\n.ledger")).write_bytes(b"")
+    shown = generate_latest(registry).decode()
+    assert 'kvcached_ledger_budget_bytes{device="host0"} 1.048576e+06' in shown
+    assert shown.count("\nkvcached_ledger_readable{") == 6
+    assert 'device="\\\\udcff\\\\n"' in shown
+    folder.rename(folder.with_name("elsewhere"))
+    folder.write_text("no folder")
+    assert "\nkvcached_ledger_readable{" not in generate_latest(registry).decode()
 
 
 def test_a_scrape_never_walks_page_tables(engine: CollectorRegistry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -225,7 +225,7 @@ def _clean(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    checks = doctor.examine(options.ledger or find_ledgers(), ledger_dir() if not options.ledger else None)
+    checks = doctor.examine(options.ledger)
     healthy = all(check.status != "fail" for check in checks)
     if options.json:
         print(json.dumps({"healthy": healthy, "checks": [asdict(check) for check in checks]}, indent=2))

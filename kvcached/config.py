@@ -24,6 +24,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,11 @@ if TYPE_CHECKING:
 
 HOST_BUDGET_SHARE = 0.5
 """Share of MemAvailable that a new host ledger gets when no budget is set; the rest is left to weights."""
+
+FOLDER_REMEDY = (
+    "set XDG_RUNTIME_DIR to a folder of your own with mode 0700, or KVCACHED_LEDGER to a file in one"
+)
+_SESSIONS = Path("/run/user")
 
 PagePolicy = Literal["best_fit", "most_filled"]
 PAGE_POLICIES: tuple[PagePolicy, ...] = get_args(PagePolicy)
@@ -127,11 +133,30 @@ def parse_size_bytes(text: str) -> int:
 
 
 def ledger_dir() -> Path:
-    """Where ledgers live by default: ``$XDG_RUNTIME_DIR/kvcached``, else ``<tempdir>/kvcached-<uid>``."""
+    """Where ledgers live by default.
+
+    ``$XDG_RUNTIME_DIR/kvcached``, else ``/run/user/<uid>/kvcached`` where that folder is ours, else
+    ``<tempdir>/kvcached-<uid>``, a name that another user may have taken first: `refuse_foreign_dir` says so.
+    """
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     if runtime and Path(runtime).is_dir():
         return Path(runtime) / "kvcached"
+    session = _SESSIONS / str(os.getuid())
+    if session.is_dir() and session.stat().st_uid == os.getuid():
+        return session / "kvcached"
     return Path(tempfile.gettempdir()) / f"kvcached-{os.getuid()}"
+
+
+def refuse_foreign_dir(folder: Path) -> None:
+    """ConfigError, with the remedy, where the ledgers' default folder is there and not this user's."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        raise ConfigError(
+            f"{folder} is no folder of user {os.getuid()}, its owner is user {status.st_uid}: {FOLDER_REMEDY}"
+        )
 
 
 def default_ledger_path(device: str) -> str:

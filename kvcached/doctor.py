@@ -18,7 +18,7 @@ import kvcached_sglang_plugin as plugin
 from kvcached import proc
 from kvcached._core import Backend, VirtualRange, build_info
 from kvcached.backends import cuda_unavailable_reason
-from kvcached.config import Config
+from kvcached.config import FOLDER_REMEDY, Config, ledger_dir
 from kvcached.errors import KvcachedError
 from kvcached.ledgers import SUFFIX, find_ledgers
 from kvcached.stats import read_ledger
@@ -48,8 +48,9 @@ class Check:
     remedy: str | None = None
 
 
-def examine(ledger_paths: list[str], directory: Path | None) -> list[Check]:
-    """All checks. ``directory`` is the ledgers' folder to judge, None when paths were given one by one."""
+def examine(paths: list[str] | None) -> list[Check]:
+    """All checks; without paths, those of the default folder and of all ledgers in it."""
+    ledger_paths = paths or _default_ledgers()
     checks = [
         _guarded("ownership", _ownership),
         _guarded("core", _core),
@@ -59,8 +60,8 @@ def examine(ledger_paths: list[str], directory: Path | None) -> list[Check]:
         _guarded("host backend, strict", _host_strict),
         _guarded("CUDA backend", _cuda_backend),
     ]
-    if directory is not None:
-        checks.append(_guarded("ledger folder", partial(_folder, directory)))
+    if not paths:
+        checks.append(_guarded("ledger folder", partial(_folder, ledger_dir())))
     checks += [_guarded(f"ledger {path}", partial(_ledger, path)) for path in ledger_paths]
     checks += _cut_off(ledger_paths)
     return checks + _schedulers(ledger_paths)
@@ -161,9 +162,16 @@ def _cuda_backend() -> Check:
 # ---- ledgers -----------------------------------------------------------------------------------------------
 
 
+def _default_ledgers() -> list[str]:
+    try:
+        return find_ledgers()
+    except (KvcachedError, OSError):
+        return []  # the check of the folder says why
+
+
 def _folder(directory: Path) -> Check:
     try:
-        status = directory.stat()
+        status = directory.lstat()
     except FileNotFoundError:
         return Check("ledger folder", "note", f"{directory} does not exist yet; the first process creates it")
     mode = stat.S_IMODE(status.st_mode)
@@ -172,7 +180,7 @@ def _folder(directory: Path) -> Check:
             "ledger folder",
             "fail",
             f"{directory} has owner {status.st_uid} and mode {mode:04o}: budgets are open to other users",
-            f"chmod 700 {directory}, or set KVCACHED_LEDGER to a file in a folder of your own with mode 0700",
+            FOLDER_REMEDY if status.st_uid != os.getuid() else f"chmod 700 {directory}, or {FOLDER_REMEDY}",
         )
     return Check("ledger folder", "ok", f"{directory}, mode {mode:04o}")
 
@@ -224,7 +232,7 @@ def _schedulers(ledger_paths: Iterable[str]) -> list[Check]:
         return [Check("SGLang engines", "note", "no scheduler process of this user is running")]
     environments = {scheduler.pid: _environment(scheduler) for scheduler in schedulers}
     named = (environment.get("KVCACHED_LEDGER") for environment in environments.values())
-    paths = {*ledger_paths, *find_ledgers(), *(path for path in named if path)}
+    paths = {*ledger_paths, *_default_ledgers(), *(path for path in named if path)}
     clients = _client_pids(paths)
     # A tensor-parallel group is one client: rank 0 answers for the ranks that the same launcher started.
     groups = {scheduler.parent_pid for scheduler in schedulers if scheduler.pid in clients}

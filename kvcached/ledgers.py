@@ -6,7 +6,13 @@ import os
 from pathlib import Path
 
 from kvcached._core import Ledger
-from kvcached.config import Config, default_host_budget_bytes, default_ledger_path, ledger_dir
+from kvcached.config import (
+    Config,
+    default_host_budget_bytes,
+    default_ledger_path,
+    ledger_dir,
+    refuse_foreign_dir,
+)
 from kvcached.errors import ConfigError, Misuse
 
 SUFFIX = ".ledger"
@@ -51,11 +57,14 @@ def open_ledger(config: Config, device: str) -> Ledger:
     memory.
 
     Raises:
-        ConfigError: a CUDA ledger would have to be created and no budget is set.
+        ConfigError: a CUDA ledger would have to be created and no budget is set, or the default folder is
+            another user's.
         Misuse: unsafe file or folder, or another budget while clients live on the old one.
     """
     name = device_name(device)
     path = config.ledger_path or default_ledger_path(name)
+    if config.ledger_path is None:
+        refuse_foreign_dir(Path(path).parent)
     if config.budget_bytes is not None:
         _make_private_dir(path)
         return Ledger(path, config.budget_bytes)
@@ -76,8 +85,13 @@ def open_ledger(config: Config, device: str) -> Ledger:
 
 
 def find_ledgers(directory: Path | None = None) -> list[str]:
-    """Paths of all ledgers in a directory (the default one when None), sorted; empty when there is none."""
+    """Paths of all ledgers in a directory (the default one when None), sorted; empty when there is none.
+
+    Raises ConfigError where the default one is another user's.
+    """
     folder = directory or ledger_dir()
+    if directory is None:
+        refuse_foreign_dir(folder)
     try:
         return sorted(entry.path for entry in os.scandir(folder) if entry.name.endswith(SUFFIX))
     except FileNotFoundError:

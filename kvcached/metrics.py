@@ -150,8 +150,8 @@ class LedgerCollector:
     def _current_paths(self) -> dict[str, str]:
         try:
             return self._paths or {device_of(path): path for path in find_ledgers()}
-        except OSError:
-            return {}  # a folder that cannot be listed: what else the registry shows must not suffer
+        except (KvcachedError, OSError):
+            return {}  # not ours, or not readable: what else the registry shows must not suffer
 
 
 def _snapshot(path: str) -> LedgerSnapshot | None:

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from typing import TYPE_CHECKING
+import tempfile
+from pathlib import Path
 
 import pytest
 
+from kvcached import cli
 from kvcached import config as config_module
 from kvcached.config import (
     Config,
@@ -15,10 +18,8 @@ from kvcached.config import (
     parse_size_bytes,
 )
 from kvcached.errors import ConfigError
+from kvcached.ledgers import open_ledger
 from kvcached.proc import mem_available_bytes
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def test_empty_environment_gives_the_defaults() -> None:
@@ -135,8 +136,37 @@ def test_a_floor_above_the_limit_is_refused() -> None:
 def test_default_ledger_path(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_ledger_path("host0") == f"{tmp_path}/kvcached/host0.ledger"
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    assert re.fullmatch(r"kvcached-\d+", ledger_dir().name)
+    sessions = tmp_path / "sessions"
+    monkeypatch.setattr(config_module, "_SESSIONS", sessions)
+    for runtime in (str(tmp_path / "gone"), ""):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        assert ledger_dir() == Path(tempfile.gettempdir()) / f"kvcached-{os.getuid()}"
+    session = sessions / str(os.getuid())
+    session.mkdir(parents=True)
+    assert ledger_dir() == session / "kvcached"
+    uid = os.getuid() + 1
+    session.rename(sessions / str(uid))
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    assert ledger_dir().name == f"kvcached-{uid}", "a session folder of another user is none of ours"
+
+
+def test_a_folder_that_another_user_took_first_is_refused_with_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    monkeypatch.setattr(config_module, "_SESSIONS", tmp_path / "none")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    uid = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: uid)
+    ledger_dir().mkdir(mode=0o700)
+    remedy = "set XDG_RUNTIME_DIR to a folder of your own with mode 0700, or KVCACHED_LEDGER"
+    with pytest.raises(ConfigError, match=f"kvcached-{uid} is no folder of user {uid}.*{remedy}"):
+        open_ledger(Config(), "cpu")
+    for command in ("list", "clean", "doctor"):
+        assert cli.main([command]) == 1
+        shown = capsys.readouterr()
+        assert remedy in shown.out + shown.err
+    assert open_ledger(Config(ledger_path=str(tmp_path / "mine" / "host0.ledger")), "cpu").budget_bytes > 0
 
 
 def test_default_budget_is_the_documented_share() -> None:

@@ -2,9 +2,11 @@
 
 The lives of a pool and of a range (reserve, map, grow, shrink, export, clear, close) run on the CUDA stand-in
 once for every driver call in them and for each of two codes, out of memory and another, with that call
-failing. A step that fails must have changed nothing and must work when tried again; no memory, mapping or
-address may stay behind; no rule of the driver may be broken; at no instant may the device hold more than the
-ledger counts. `injected` is what the stand-in made fail, `driver_calls` what a life without failures makes.
+failing. A step that fails must have changed nothing and must work when tried again; no memory, mapping,
+address or credit may stay behind; no rule of the driver may be broken; at no instant may the device hold more
+than the ledger counts. `injected` is what the stand-in made fail, `driver_calls` what a life without failures
+makes, the release of the context at its end included (a driver that refuses that one keeps the context), and
+`cuInit`, whose failure has to make CUDA unavailable in that process.
 The counts are exact, the same on every machine, and the same with --quick. The lives:
 csrc/tests/fault_drill.cpp.
 """

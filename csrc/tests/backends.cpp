@@ -77,9 +77,8 @@ Symbol find(void* library, const char* name) {
 
 Standin load_standin() {
   cuda::set_library_path(KVCACHED_STANDIN_PATH);
-  cuda::driver();
-  void* library = ::dlopen(KVCACHED_STANDIN_PATH, RTLD_NOW | RTLD_NOLOAD);
-  if (library == nullptr) throw std::runtime_error("the stand-in is not loaded: " KVCACHED_STANDIN_PATH);
+  void* library = ::dlopen(KVCACHED_STANDIN_PATH, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error("the stand-in cannot be loaded: " KVCACHED_STANDIN_PATH);
   return {find<decltype(&standin_fail)>(library, "standin_fail"),
           find<decltype(&standin_break)>(library, "standin_break"),
           find<decltype(&standin_mend)>(library, "standin_mend"),

@@ -38,8 +38,10 @@ std::unique_ptr<Life> make_life(std::shared_ptr<LedgerClient> client) {
                                 std::move(client));
 }
 
-// One life whose `nth` driver call answers `code`; nth = 0: none does.
-void live_once(const Ledger& ledger, const MakeLife& make, long nth, int code, Figures& figures) {
+// One life whose `nth` driver call answers `code`; nth = 0: none does. The last call of a life releases the
+// context, past all steps: a driver that refuses it keeps the context, and nothing else may stay.
+void live_once(const Ledger& ledger, const MakeLife& make, long nth, int code, bool is_last,
+               Figures& figures) {
   const std::shared_ptr<LedgerClient> client = ledger.register_client({"drill", 0, std::nullopt, 0});
   const backends::Standin& driver = standin();
   const long injected_before = driver.state().injected;
@@ -50,14 +52,20 @@ void live_once(const Ledger& ledger, const MakeLife& make, long nth, int code, F
       figures.leaks += client->used_bytes() < driver.state().held_bytes ? 1 : 0;
       driver.mend();
     });
-    driver.mend();
     figures.state_changes += passage.state_changes;
     figures.failed_retries += passage.failed_retries;
     if (figures.complaint.empty()) figures.complaint = passage.complaint;
   }
+  driver.mend();
   const StandinState left = driver.state();
   figures.injected += left.injected - injected_before;
-  figures.leaks += left.allocations + left.mappings + left.reservations + left.contexts;
+  figures.leaks += left.allocations + left.mappings + left.reservations + left.contexts - (is_last ? 1 : 0);
+  if (client->used_bytes() != 0) {
+    ++figures.leaks;
+    if (figures.complaint.empty()) {
+      figures.complaint = "a life ended with " + std::to_string(client->used_bytes()) + " bytes of credit";
+    }
+  }
   figures.rule_violations += left.violations;
   if (left.violations != 0 && figures.complaint.empty()) figures.complaint = driver.last_violation();
   driver.reset();
@@ -162,17 +170,43 @@ Passage live(Life& life, const std::function<void()>& mend) {
   return passage;
 }
 
+Figures fail_cuda_init() {
+  Figures figures;
+  for (const int code : {cuda::kOutOfMemory, cuda::kInvalidValue}) {
+    const bool is_survived = backends::holds_in_child([&] {
+      const backends::Standin& driver = standin();
+      driver.fail("cuInit", 1, code);
+      for (int attempt = 0; attempt < 2; ++attempt) {  // the answer stands for the whole process
+        try {
+          const CudaVmm vmm(1, /*exportable=*/true);
+          return false;
+        } catch (const Unavailable& error) {
+          if (std::string(error.what()).find("cuInit(0) failed") == std::string::npos) return false;
+        }
+      }
+      const StandinState left = driver.state();
+      return left.injected == 1 && left.violations == 0 && left.contexts == 0 && left.allocations == 0;
+    });
+    ++figures.driver_calls;
+    figures.injected += is_survived ? 1 : 0;
+    if (!is_survived) figures.complaint = "a driver whose cuInit fails is not reported as unavailable";
+  }
+  return figures;
+}
+
 Figures fail_every_driver_call() {
   const LedgerFolder folder;
   const Ledger ledger(folder.path(), std::int64_t{1} << 36);
   Figures figures;
+  standin();
+  cuda::driver();  // cuInit is no call of a life
   for (const MakeLife& make : {MakeLife(make_life<PoolLife>), MakeLife(make_life<RangeLife>)}) {
     const long before = standin().calls("");
-    live_once(ledger, make, 0, cuda::kSuccess, figures);
-    const long calls = standin().calls("") - before - 1;  // the last one frees the context, past all steps
+    live_once(ledger, make, 0, cuda::kSuccess, /*is_last=*/false, figures);
+    const long calls = standin().calls("") - before;
     for (const int code : {cuda::kOutOfMemory, cuda::kInvalidValue}) {
       figures.driver_calls += calls;
-      for (long nth = 1; nth <= calls; ++nth) live_once(ledger, make, nth, code, figures);
+      for (long nth = 1; nth <= calls; ++nth) live_once(ledger, make, nth, code, nth == calls, figures);
     }
   }
   return figures;

@@ -71,12 +71,17 @@ Passage live(Life& life, const std::function<void()>& mend);
 struct Figures {
   long driver_calls = 0;     // of all lives without a failure, once for each injected code
   long injected = 0;         // calls that were made to fail
-  long leaks = 0;            // objects left in the driver, and instants with more memory than credit
+  long leaks = 0;            // objects left in the driver, credit left by a life, instants with more memory
+                             // than credit
   long rule_violations = 0;  // calls that broke a rule of the driver
   long state_changes = 0;
   long failed_retries = 0;
   std::string complaint;
 };
+
+// The very first call of a process, whose failure makes CUDA unavailable in it: each code in a child, so this
+// comes before any use of CUDA.
+Figures fail_cuda_init();
 
 // Both lives on the CUDA stand-in, with each driver call of theirs failing once, for want of memory and
 // otherwise.

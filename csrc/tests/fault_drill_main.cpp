@@ -4,7 +4,11 @@
 #include "fault_drill.hpp"
 
 int main() {
-  const drill::Figures figures = drill::fail_every_driver_call();
+  const drill::Figures init = drill::fail_cuda_init();
+  drill::Figures figures = drill::fail_every_driver_call();
+  figures.driver_calls += init.driver_calls;
+  figures.injected += init.injected;
+  if (figures.complaint.empty()) figures.complaint = init.complaint;
   if (!figures.complaint.empty()) std::fprintf(stderr, "%s\n", figures.complaint.c_str());
   std::printf(
       "{\"driver_calls\": %ld, \"injected\": %ld, \"leaks\": %ld, \"rule_violations\": %ld, "

@@ -2,6 +2,10 @@
 
 `python bench/NAME/run.py [--quick] [--json OUT]` prints as its last line
 `{"bench", "commit", "hardware", "seconds", "skipped", "figures"}`.
+
+A bench fails where what it measured was not the work: credit left, a pair not counted, memory not resident.
+Whether a figure is good enough it does not judge, as that depends on the machine: whoever reads the figures
+compares them (docs/benchmarks.md).
 """
 
 import argparse

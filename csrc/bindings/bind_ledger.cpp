@@ -154,7 +154,9 @@ void bind_client(py::module_& module) {
           py::arg("rows_backed") = 0,
           "Tells observers where this client's memory lies and how much of it is in use.")
       .def_property_readonly("generation", &LedgerClient::generation, "To pass to Ledger.wait.")
-      .def("close", &LedgerClient::close, "Gives up all credit and leaves the ledger. Idempotent.")
+      .def("close", &LedgerClient::close,
+           "Gives up all credit and leaves the ledger. Idempotent. Raises Misuse while a pool or range pays "
+           "through it: close that first.")
       .def("__repr__", [](const LedgerClient& self) {
         if (!self.is_open()) return "LedgerClient('" + self.name() + "', closed)";
         return "LedgerClient('" + self.name() + "', slot=" + std::to_string(self.slot()) +

@@ -267,7 +267,16 @@ std::string LedgerClient::explain() {
          " now; others hold or are guaranteed: " + name_holders(file_.segment(), slot_);
 }
 
-void LedgerClient::close() noexcept {
+void LedgerClient::close() {
+  if (file_.is_open() && payers_.load() != 0) {
+    throw Misuse("'" + name_ + "' still pays for a pool or range that holds " + std::to_string(used_bytes()) +
+                 " bytes: close that first, and let the last tensor over it go");
+  }
+  leave();
+}
+
+void LedgerClient::leave() noexcept {
+  const auto quiet = file_.exclude_threads();
   if (!file_.is_open()) return;
   LedgerSegment& shared = file_.segment();
   if (slot_ < kLedgerSlots) {

@@ -270,8 +270,8 @@ bool LedgerFile::is_slot_locked_elsewhere(std::size_t slot) const noexcept {
 }
 
 bool LedgerFile::reap(std::size_t self) const {
+  const std::lock_guard<std::mutex> threads(usable(reap_mutex_));
   LedgerSegment& shared = segment();
-  const std::lock_guard<std::mutex> threads(reap_mutex_);
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
@@ -341,7 +341,9 @@ void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
   futex_wait(bell.generation, generation, &timeout);
 }
 
-LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_(file.usable_admin_mutex()) {
+LedgerFile::AdminLock::AdminLock(const LedgerFile& file)
+    : file_(file), threads_(file.usable(file.admin_mutex_)) {
+  if (file_.fd_ < 0) file_.segment();  // closed: says so
   for (int poll = 0; poll < kAdminPolls; ++poll) {
     if (try_lock(file_.fd_, kAdminLockOffset)) return;
     const timespec pause{0, kAdminPollNs};
@@ -351,9 +353,14 @@ LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_
               ": its lock is held by another process for 5 s; is that process stopped?");
 }
 
-std::mutex& LedgerFile::usable_admin_mutex() const {
+std::mutex& LedgerFile::usable(std::mutex& mutex) const {
   if (is_orphan_) segment();
-  return admin_mutex_;
+  return mutex;
+}
+
+LedgerFile::Quiet LedgerFile::exclude_threads() const {
+  if (is_orphan_) return {};
+  return {std::unique_lock(admin_mutex_), std::unique_lock(reap_mutex_)};
 }
 
 LedgerFile::AdminLock::~AdminLock() { unlock(file_.fd_, kAdminLockOffset); }

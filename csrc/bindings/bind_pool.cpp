@@ -213,16 +213,18 @@ void bind_kv_pool(py::module_& module) {
   py::class_<LockedPool> pool(module, "KvPool",
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
-  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
-                    std::size_t, bool>(),
-           py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
-           py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0, py::arg("gives_back") = false,
-           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
-           "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
-           "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
-           "most `warm_bytes` of empty pages ready, as many as recent bursts took; with `gives_back` it also "
-           "gives empty pages back when the ledger asks. Raises OutOfMemory if ledger or device refuse the "
-           "reserved rows.")
+  pool.def(
+          py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
+                   std::size_t, bool>(),
+          py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
+          py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0, py::arg("gives_back") = false,
+          "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
+          "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
+          "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
+          "most `warm_bytes` of empty pages ready, as many as recent bursts took; with `gives_back` it also, "
+          "or with no `warm_bytes` only, gives empty pages back when the ledger asks. Raises OutOfMemory if "
+          "ledger or device refuse the "
+          "reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {
@@ -239,6 +241,14 @@ void bind_kv_pool(py::module_& module) {
           py::arg("rows"),
           "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
           "or ledger refuse. Raises OutOfMemory when the device does; state is unchanged.")
+      .def(
+          "lacking_bytes",
+          [](LockedPool& self, std::int64_t rows) {
+            const std::size_t count = require_count("rows", rows);
+            return self.quickly([count](KvPool& p) { return p.lacking_bytes(count); });
+          },
+          py::arg("rows"),
+          "Credit that grow(rows) would claim at this instant; 0 where the pool has not so many rows left.")
       .def(
           "explain_refusal",
           [](LockedPool& self, std::int64_t rows) {

@@ -42,9 +42,10 @@ Geometry geometry() {
 class Engine {
  public:
   explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
-                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false)
+                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false,
+                  std::size_t max_pages = kMaxPages)
       : pool(std::move(vmm), geometry(), std::move(client)),
-        warm(pool, mutex, kMaxPages * kPageBytes, gives_back) {}
+        warm(pool, mutex, max_pages * kPageBytes, gives_back) {}
 
   // A step that takes `pages` whole pages; whether it found them ready.
   bool step(std::size_t pages) {
@@ -341,6 +342,40 @@ TEST(warm_reserve_goes_first_when_another_client_wants_memory) {
   const auto other = asked.ledger.register_client({"other", 0, std::nullopt, -1});
   other->set_want(kPageBytes);
   asked.engine.await(0);
+}
+
+// Wants count beyond the floor, so nobody says that one is not there yet.
+TEST(warm_reserve_makes_room_for_a_floor_that_is_promised_to_another) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const std::int64_t floor_bytes = 92 * kPageBytes;  // 3 less are left beside it
+  const auto other = asked.ledger.register_client({"other", floor_bytes, std::nullopt, 0});
+  asked.engine.await(0);
+  CHECK(other->try_claim(floor_bytes));
+}
+
+TEST(warm_reserve_makes_no_room_for_a_want_beyond_its_owners_limit) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const auto other = asked.ledger.register_client({"other", 0, kPageBytes, 0});
+  CHECK(other->try_claim(kPageBytes));
+  other->set_want(kPageBytes);
+  CHECK(!asked.client->others_want());
+}
+
+TEST(warm_reserve_of_no_pages_gives_back_what_is_empty) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100 * kPageBytes);
+  Engine engine(ledger.register_client({"me", 0, std::nullopt, 0}), std::make_shared<HostVmm>(false),
+                /*gives_back=*/true, /*max_pages=*/0);
+  engine.step(4);
+  engine.free_all();
+  CHECK_EQ(engine.pages_empty(), 4U);
+  const auto other = ledger.register_client({"other", 0, std::nullopt, 0});
+  other->set_want(kPageBytes);
+  engine.await(0);
 }
 
 TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {

@@ -84,8 +84,9 @@ void WarmReserve::run() {
   while (!is_stopping_) {
     const std::uint32_t calls = bell_.count();  // before looking: a call from here on ends the sleep at once
     serve(lock);
+    const bool could_give = gives_back_ && !pool_.is_closed() && pool_.pages_empty() > 0;
     lock.unlock();
-    bell_.sleep(calls);
+    bell_.sleep(calls, could_give);
     lock.lock();
   }
 }

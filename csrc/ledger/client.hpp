@@ -73,6 +73,7 @@ class LedgerClient {
   // work, as running work must go on. Within its floor a client yields to nobody.
   void set_yielding(bool is_yielding) { is_yielding_.store(is_yielding); }
   bool is_yielding() const noexcept { return is_yielding_.load(); }
+  bool is_at_its_path() const noexcept { return file_.is_at_its_path(); }
   // Whether the file at our path is no longer this one: other processes share another budget now. Looks at
   // most once a second.
   bool is_cut_off();

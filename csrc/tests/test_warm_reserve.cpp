@@ -1,8 +1,10 @@
 // The warm reserve beside a pool that is used meanwhile.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -376,6 +378,36 @@ TEST(warm_reserve_of_no_pages_gives_back_what_is_empty) {
   const auto other = ledger.register_client({"other", 0, std::nullopt, 0});
   other->set_want(kPageBytes);
   engine.await(0);
+}
+
+// A reserve that could not hear would be deaf for its whole life.
+TEST(warm_reserve_that_cannot_listen_says_so) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100 * kPageBytes);
+  const std::shared_ptr<LedgerClient> client = ledger.register_client({"me", 0, std::nullopt, 0});
+  rlimit descriptors{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+  const rlimit none{0, descriptors.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  CHECK_THROWS(Error, "Too many open files", Engine(client, std::make_shared<HostVmm>(false), true));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+  CHECK_EQ(client->used_bytes(), 0);
+  std::filesystem::remove(folder.path());
+  Engine engine(client, std::make_shared<HostVmm>(false), true);  // nobody could call it: no error
+  engine.step(4);
+  engine.await(6);
+}
+
+// Whoever wants may be stopped, or killed, between saying so and calling.
+TEST(warm_reserve_notices_a_want_that_nobody_called_for) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const LedgerFile file(asked.folder.path(), std::nullopt);
+  const auto other = asked.ledger.register_client({"other", 0, std::nullopt, 0});
+  file.segment().hot[other->slot()].want_until_ns.store(INT64_MAX);
+  file.segment().hot[other->slot()].want_to_bytes.store(kPageBytes);
+  asked.engine.await(0);
 }
 
 TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {

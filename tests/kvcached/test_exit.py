@@ -53,7 +53,7 @@ WITH_A_LATE_HANDLER = (
     """
     import atexit
 
-    atexit.register(lambda: (pool.grow(9000), print(pool.rows_free_backed >= 9000)))  # runs after kvcached's own
+    atexit.register(lambda: (pool.grow(9000), print(pool.rows_free_backed >= 9000)))  # after our own
     """
     + DAEMONS
 )

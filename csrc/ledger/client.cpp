@@ -73,6 +73,12 @@ LedgerClient::LedgerClient(const std::string& path, const ClientSpec& spec)
                  " bytes of UTF-8: must be 1 to " + std::to_string(kNameBytes - 1) +
                  " and without zero bytes");
   }
+  for (const char byte : name_) {
+    const auto code = static_cast<unsigned char>(byte);
+    if (code >= 0x20 && code != 0x7f) continue;
+    throw Misuse("client name of " + std::to_string(name_.size()) + " bytes holds the control character " +
+                 std::to_string(code) + ": people read it on a terminal");
+  }
   const std::int64_t floor_bytes = require_bytes("floor", spec.floor_bytes, 0);
   const std::int64_t limit_bytes = limit_or_unlimited(spec.limit_bytes);
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "ledger/futex.hpp"
 #include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
+#include "vmm/system_error.hpp"
 
 namespace kvcached {
 namespace {
@@ -26,6 +28,7 @@ namespace {
 constexpr off_t kSlotLockOffset = off_t{1} << 20;
 constexpr off_t kAdminLockOffset = kSlotLockOffset - 1;
 constexpr off_t kUsersLockOffset = kSlotLockOffset - 2;  // shared by all who have the file open
+constexpr off_t kBlockBytes = 512;                       // of stat's st_blocks, whatever the file system has
 constexpr int kOpenAttempts = 8;
 constexpr long kAdminPollNs = 200'000;
 constexpr int kAdminPolls = 25'000;  // 5 s
@@ -102,8 +105,8 @@ void unlock(int fd, off_t offset) {
 }  // namespace
 
 LedgerFile::LedgerFile(const std::string& path)
-    : path_(std::filesystem::absolute(path).lexically_normal().string()) {
-  if (name_of(path_).empty()) reject(path_, "names no file");
+    : path_(std::filesystem::absolute(path.empty() ? "/" : path).lexically_normal().string()) {
+  if (path.empty() || name_of(path_).empty()) reject(path_, "names no file");
   ForkRegistry::instance().add(this);
 }
 
@@ -153,18 +156,39 @@ void LedgerFile::open_file(bool create) {
 void LedgerFile::map(bool create) {
   struct stat facts{};
   if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
-  if (facts.st_size == 0 && create && ::ftruncate(fd_, sizeof(LedgerSegment)) == 0) {
-    facts.st_size = sizeof(LedgerSegment);
-  }
+  const auto present_bytes = static_cast<std::size_t>(facts.st_size);
+  if (present_bytes == 0 && create) facts.st_size = sizeof(LedgerSegment);
   if (facts.st_size != static_cast<off_t>(sizeof(LedgerSegment))) {
     reject(path_, "has " + std::to_string(facts.st_size) + " bytes instead of " +
                       std::to_string(sizeof(LedgerSegment)) +
                       ": not a ledger of this version; remove it (kvctl clean)");
   }
+  if (facts.st_blocks * kBlockBytes < facts.st_size) reserve_room(present_bytes);
   void* memory = ::mmap(nullptr, sizeof(LedgerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) reject(path_, std::string("mmap: ") + std::strerror(errno));
   ::madvise(memory, sizeof(LedgerSegment), MADV_DONTFORK);
   segment_ = static_cast<LedgerSegment*>(memory);
+}
+
+// A page of the file that finds no room at its first touch would be a SIGBUS.
+void LedgerFile::reserve_room(std::size_t present_bytes) {
+  constexpr std::size_t bytes = sizeof(LedgerSegment);
+  rlimit limit{};
+  int code = 0;
+  if (present_bytes < bytes && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    code = EFBIG;  // from the kernel it would be SIGXFSZ, which ends the process
+  } else {
+    do {
+      code = ::fallocate(fd_, 0, 0, bytes) == 0 ? 0 : errno;
+    } while (code == EINTR);
+    // A file system that cannot tell may have room.
+    if (code == EOPNOTSUPP) code = ::ftruncate(fd_, bytes) == 0 ? 0 : errno;
+  }
+  if (code == 0) return;
+  if (present_bytes == 0) ::unlink(path_.c_str());  // made just now; whoever else has opened it looks again
+  raise_system_error("ledger " + path_ + ": fallocate(" + std::to_string(bytes) + ")", code,
+                     "make room on its file system, raise ulimit -f, or choose another path "
+                     "(KVCACHED_LEDGER)");
 }
 
 bool LedgerFile::remove_unused(const std::string& path) {

@@ -85,6 +85,7 @@ class LedgerFile {
   void open_and_map(std::optional<std::int64_t> budget_bytes);
   void open_file(bool create);
   void map(bool create);
+  void reserve_room(std::size_t present_bytes);
   void initialise(std::int64_t budget_bytes);
   void adopt(std::optional<std::int64_t> budget_bytes);
   // Throws before a mutex that a forked child might find locked is touched.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kvcached.config import PagePolicy
     from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
+
+_MOST = 2**63 - 1
+"""The largest count that the compiled core takes."""
 
 _paid_for: weakref.WeakKeyDictionary[LedgerClient, weakref.ref[KvPool]] = weakref.WeakKeyDictionary()
 
@@ -77,7 +81,7 @@ class KVCachePool:
         )
         self._capabilities = backend.capabilities
         self._client = client
-        self._asked_warm_rows = warm_rows
+        self._asked_warm_rows = None if warm_rows is None else _require_count("warm_rows", warm_rows)
         self._is_wanting = False
         self.geometry = self.spec.geometry(self._capabilities)
         _require_free(client)
@@ -86,7 +90,7 @@ class KVCachePool:
             self.geometry,
             client,
             page_policy=page_policy,
-            warm_bytes=warm_bytes,
+            warm_bytes=_require_count("warm_bytes", warm_bytes),
             gives_back=gives_back,
         )
         # The padding page is never given back, so nobody may count on it.
@@ -143,8 +147,7 @@ class KVCachePool:
         Either way the ledger asks others for what was refused, for some seconds: ask again to get it.
         """
         pool = self._open()
-        if rows < 0:
-            raise Misuse(f"cannot allocate {rows} rows: pass 0 or more")
+        rows = _require_count("rows", rows)
         ids = pool.alloc(rows)
         if ids is None:
             if not pool.grow(rows):
@@ -270,6 +273,17 @@ class KVCachePool:
         if self._pool is None:
             raise Misuse("this KV cache is closed: make a new one")
         return self._pool
+
+
+def _require_count(what: str, value: object) -> int:
+    """A number of rows or bytes, from whatever counts as an integer."""
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise Misuse(f"{what} is {value!r}: pass a whole number") from None
+    if not 0 <= count <= _MOST:
+        raise Misuse(f"{what} is {count}: pass 0 or more, and no more than {_MOST}")
+    return count
 
 
 def _require_free(client: LedgerClient | None) -> None:

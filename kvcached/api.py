@@ -55,6 +55,7 @@ def alloc_kvcache(
     page_bytes: int | None = None,
     row_multiple: int = 1,
     warm_rows: int | None = None,
+    warm_bytes: int = 0,
     floor_bytes: int | None = None,
     limit_bytes: int | None = None,
     ledger_path: str | None = None,
@@ -75,6 +76,7 @@ def alloc_kvcache(
         page_bytes: the widest piece of one tensor that gets memory at once.
         row_multiple: pages hold a multiple of so many rows.
         warm_rows: free rows that keep their memory; one page of rows when None.
+        warm_bytes: at most so much free memory is kept ready for bursts by a thread; 0 for none.
         floor_bytes: guaranteed to this cache.
         limit_bytes: most this cache may hold.
         ledger_path: the file of the shared budget.
@@ -109,6 +111,7 @@ def alloc_kvcache(
         page_policy=config.page_policy,
         row_multiple=row_multiple,
         warm_rows=warm_rows,
+        warm_bytes=warm_bytes,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from typing import TYPE_CHECKING, Self
 
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from kvcached.config import PagePolicy
     from kvcached.layout import Layout
     from kvcached.tensors import Dtype, Tensor
+
+_MOST = 2**63 - 1
+"""The largest count that the compiled core takes."""
 
 _paid_for: weakref.WeakKeyDictionary[LedgerClient, weakref.ref[KvPool]] = weakref.WeakKeyDictionary()
 
@@ -34,8 +38,8 @@ class KVCachePool:
         warm_rows: free rows that keep their memory after :meth:`free`; one page of rows when None.
         warm_bytes: at most so much free memory is kept ready by a thread, as much as recent bursts took;
             0 for no such thread. :meth:`trim` with less than that sends it to rest.
-        gives_back: that thread also gives free memory back, within milliseconds, when the limit is lowered or
-            the ledger asks for it; False where an engine does so itself, between its steps.
+        gives_back: a thread, the same one, gives free memory back, within milliseconds, when the limit is
+            lowered or the ledger asks for it; False where an engine does so itself, between its steps.
         layers, rows, ... reserved_rows: see :class:`KVCacheSpec`.
 
     Raises:
@@ -77,7 +81,8 @@ class KVCachePool:
         )
         self._capabilities = backend.capabilities
         self._client = client
-        self._asked_warm_rows = warm_rows
+        self._asked_warm_rows = None if warm_rows is None else _require_count("warm_rows", warm_rows)
+        self._is_wanting = False
         self.geometry = self.spec.geometry(self._capabilities)
         _require_free(client)
         pool = KvPool(
@@ -85,7 +90,7 @@ class KVCachePool:
             self.geometry,
             client,
             page_policy=page_policy,
-            warm_bytes=warm_bytes,
+            warm_bytes=_require_count("warm_bytes", warm_bytes),
             gives_back=gives_back,
         )
         # The padding page is never given back, so nobody may count on it.
@@ -137,17 +142,22 @@ class KVCachePool:
         return taken
 
     def try_alloc(self, rows: int) -> Tensor | None:
-        """:meth:`alloc` that answers a refusal by budget, limit or rows with None."""
+        """:meth:`alloc` that answers a refusal by budget, limit or rows with None.
+
+        Either way the ledger asks others for what was refused, for some seconds: ask again to get it.
+        """
         pool = self._open()
-        if rows < 0:
-            raise Misuse(f"cannot allocate {rows} rows: pass 0 or more")
+        rows = _require_count("rows", rows)
         ids = pool.alloc(rows)
         if ids is None:
             if not pool.grow(rows):
+                self._want(pool.lacking_bytes(rows))
                 return None
             ids = pool.alloc(rows)
             if ids is None:
                 raise KvcachedError(f"internal error: {rows} rows were backed and then not found")
+        if self._is_wanting:
+            self._want(0)
         pool.publish()
         return tensors.as_index(ids)
 
@@ -205,6 +215,8 @@ class KVCachePool:
         The addresses (and the padding page) go when the last tensor over them is gone, so a tensor that
         outlives the pool never points at somebody else's memory.
         """
+        if self._is_wanting:
+            self._want(0)
         pool, self._pool, self._client = self._pool, None, None
         self._k = self._v = ()
         if pool is not None:
@@ -221,6 +233,12 @@ class KVCachePool:
 
     def _warm_rows(self) -> int:
         return self.geometry.rows_per_page if self._asked_warm_rows is None else self._asked_warm_rows
+
+    def _want(self, nbytes: int) -> None:
+        """Tell the ledger what was refused, so that others give it back; it lapses by itself."""
+        if self._client is not None:
+            self._client.set_want(nbytes)
+            self._is_wanting = nbytes > 0
 
     def _raise_floor(self, floor_bytes: int) -> None:
         if self._client is not None and self._client.floor_bytes < floor_bytes:
@@ -255,6 +273,17 @@ class KVCachePool:
         if self._pool is None:
             raise Misuse("this KV cache is closed: make a new one")
         return self._pool
+
+
+def _require_count(what: str, value: object) -> int:
+    """A number of rows or bytes, from whatever counts as an integer."""
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise Misuse(f"{what} is {value!r}: pass a whole number") from None
+    if not 0 <= count <= _MOST:
+        raise Misuse(f"{what} is {count}: pass 0 or more, and no more than {_MOST}")
+    return count
 
 
 def _require_free(client: LedgerClient | None) -> None:

@@ -121,12 +121,22 @@ def as_rows(rows: object) -> np.ndarray:
 
     Raises Misuse for anything that is not one dimension of integers.
     """
-    array = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else np.asarray(rows)
-    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
-        raise Misuse(
-            f"rows must be one dimension of integers, not {array.ndim} of {array.dtype}: pass what alloc gave"
-        )
-    return np.ascontiguousarray(array, dtype=np.int64)
+    if isinstance(rows, torch.Tensor):
+        kind, dimensions = str(rows.dtype), rows.ndim
+        is_plain = rows.layout is torch.strided and not (rows.is_meta or rows.is_quantized)
+        is_number = rows.is_floating_point() or rows.is_complex()
+        array = None
+        if is_plain and (rows.numel() == 0 or not is_number):
+            array = (rows if rows.numel() else rows.detach().to(torch.int64)).cpu().numpy()
+    else:
+        try:
+            array = np.asarray(rows)
+        except ValueError as error:  # ragged
+            raise Misuse(f"rows must be one dimension of integers: {error}") from None
+        kind, dimensions = str(array.dtype), array.ndim
+    if array is not None and dimensions == 1 and (array.dtype.kind in "iu" or not array.size):
+        return np.ascontiguousarray(array, dtype=np.int64)
+    raise Misuse(f"rows must be one dimension of integers, not {dimensions} of {kind}: pass what alloc gave")
 
 
 def _capsule(address: int, nbytes: int, device: str) -> object:

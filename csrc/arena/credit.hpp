@@ -11,10 +11,16 @@
 namespace kvcached {
 
 // What one owner of memory has claimed from a client of the ledger. Claimed before memory is made, given back
-// after it is gone: never less than is held. Without a client everything is granted.
+// after it is gone: never less than is held. The client cannot be closed meanwhile. Without a client
+// everything is granted.
 class Credit {
  public:
-  explicit Credit(std::shared_ptr<LedgerClient> client) : client_(std::move(client)) {}
+  explicit Credit(std::shared_ptr<LedgerClient> client) : client_(std::move(client)) {
+    if (client_) client_->attach();
+  }
+  Credit(const Credit&) = delete;
+  Credit& operator=(const Credit&) = delete;
+  ~Credit() { let_go(); }
 
   LedgerClient* client() const noexcept { return client_.get(); }
   std::size_t bytes() const noexcept { return bytes_; }  // 0 without a client
@@ -35,12 +41,17 @@ class Credit {
   void close() {
     if (client_ && client_->is_open()) client_->release(static_cast<std::int64_t>(bytes_));
     bytes_ = 0;
-    client_.reset();
+    let_go();
   }
   // Held, limit, and who holds the rest.
   std::string explain() const { return client_ ? client_->explain() : "no ledger limits it"; }
 
  private:
+  void let_go() noexcept {
+    if (client_) client_->detach();
+    client_.reset();
+  }
+
   std::shared_ptr<LedgerClient> client_;
   std::size_t bytes_ = 0;
 };

@@ -103,6 +103,13 @@ void KvPool::finish_growth(Growth growth) {
   settle_credit();
 }
 
+std::size_t KvPool::lacking_bytes(std::size_t rows) const {
+  open_arena();
+  if (rows > slots_.rows_total() || rows <= slots_.rows_free_backed()) return 0;
+  const auto runs = slots_.plan_back(rows);
+  return runs ? count_pages(*runs) * geometry_.page_set_bytes() : 0;
+}
+
 std::string KvPool::explain_refusal(std::size_t rows) const {
   open_arena();
   const auto runs = rows > slots_.rows_total() ? std::nullopt : slots_.plan_back(rows);

@@ -87,7 +87,7 @@ class KvPool {
   // Returns memory, credit and addresses; idempotent. Where the driver refuses it throws: call it again.
   void close();
   bool is_closed() const noexcept { return is_closing_; }
-  // Whether another client was refused memory and still wants it.
+  // Whether another client was refused memory and still wants it, or lacks some of its floor.
   bool others_want() const { return client() != nullptr && client()->others_want(); }
   // What the ledger asks this pool's client to give back now.
   std::size_t asked_bytes() const {
@@ -99,6 +99,8 @@ class KvPool {
   std::size_t rows_free_backed() const noexcept { return slots_.rows_free_backed(); }
   std::size_t rows_backed() const noexcept { return slots_.rows_backed(); }
   std::size_t rows_total() const noexcept { return slots_.rows_total(); }
+  // What grow(rows) lacks: bytes of pages to be backed; 0 where the pool has not so many rows.
+  std::size_t lacking_bytes(std::size_t rows) const;
   std::size_t pages_empty() const noexcept { return slots_.pages_empty(); }
   std::size_t rows_obtainable() const;
   std::size_t rows_attainable() const;

@@ -20,6 +20,7 @@ class WarmMarks {
   // `pages` were taken at about one time.
   void saw_burst(std::size_t pages, std::int64_t now_ns) noexcept;
 
+  std::size_t max_pages() const noexcept { return max_pages_; }
   std::size_t low_pages() const noexcept { return low_pages_; }
   std::size_t high_pages() const noexcept { return high_pages_; }
 

@@ -23,10 +23,10 @@ WarmReserve::WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes,
     : pool_(pool),
       mutex_(mutex),
       max_bytes_(max_bytes),
-      gives_back_(gives_back),
-      bell_(gives_back && max_bytes >= pool.geometry().page_set_bytes() ? pool.client() : nullptr),
+      gives_back_(gives_back && pool.client() != nullptr),
+      bell_(gives_back_ ? pool.client() : nullptr),
       marks_(max_bytes / pool.geometry().page_set_bytes()) {
-  if (max_bytes_ >= pool.geometry().page_set_bytes()) thread_ = std::thread([this] { run(); });
+  if (gives_back_ || marks_.max_pages() > 0) thread_ = std::thread([this] { run(); });
 }
 
 void WarmReserve::look() {
@@ -39,7 +39,9 @@ void WarmReserve::look() {
   drawn_pages_ += before - empty_pages_;
   burst_pages_ = std::max(burst_pages_, drawn_pages_);
   is_resting_ = false;
-  if (is_called_ || (!has_missed_ && (is_refused_ || empty_pages_ >= marks_.low_pages()))) return;
+  if (marks_.max_pages() == 0 || is_called_ ||
+      (!has_missed_ && (is_refused_ || empty_pages_ >= marks_.low_pages())))
+    return;
   has_missed_ = false;
   is_called_ = true;
   bell_.ring();
@@ -82,8 +84,9 @@ void WarmReserve::run() {
   while (!is_stopping_) {
     const std::uint32_t calls = bell_.count();  // before looking: a call from here on ends the sleep at once
     serve(lock);
+    const bool could_give = gives_back_ && !pool_.is_closed() && pool_.pages_empty() > 0;
     lock.unlock();
-    bell_.sleep(calls);
+    bell_.sleep(calls, could_give);
     lock.lock();
   }
 }

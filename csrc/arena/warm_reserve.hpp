@@ -25,7 +25,8 @@ namespace kvcached {
 class WarmReserve {
  public:
   // `mutex` guards every call of `pool`; both must outlive this. At most `max_bytes` are kept; where
-  // that is less than a page no thread is started. "Under the mutex" below: the caller holds it.
+  // that is less than a page and nobody could ask, no thread is started. "Under the mutex" below: the caller
+  // holds it.
   WarmReserve(KvPool& pool, std::mutex& mutex, std::size_t max_bytes, bool gives_back = false);
   WarmReserve(const WarmReserve&) = delete;
   WarmReserve& operator=(const WarmReserve&) = delete;
@@ -67,7 +68,7 @@ class WarmReserve {
   KvPool& pool_;
   std::mutex& mutex_;
   const std::size_t max_bytes_;
-  const bool gives_back_;
+  const bool gives_back_;  // where there is a ledger
   const CallBell bell_;
   OwnerProcess owner_;  // the thread does not exist in a forked child
 

@@ -52,7 +52,7 @@ std::uint32_t wait(const Ledger& ledger, std::uint32_t generation, double timeou
     const double left_s = timeout_s - std::chrono::duration<double>(Clock::now() - start).count();
     std::uint32_t current = 0;
     {
-      const py::gil_scoped_release release;
+      const GilRelease release;
       current = ledger.wait(generation, std::clamp(left_s, 0.0, kWaitSliceS));
     }
     if (current != generation || left_s <= 0) return current;
@@ -123,12 +123,12 @@ void bind_client(py::module_& module) {
            "The most this client could ever hold: its limit, and the budget less the floors of the others.")
       .def("set_limit", &LedgerClient::set_limit, py::arg("limit_bytes"),
            "Sets or (None) lifts the limit. Raises LedgerRefused below the own floor.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def("set_floor", &LedgerClient::set_floor, py::arg("floor_bytes"),
            "Sets the guarantee. Raises LedgerRefused if the floors stop fitting the budget.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def("set_priority", &LedgerClient::set_priority, py::arg("priority"),
-           "Higher is more important: asked last, served first.", py::call_guard<py::gil_scoped_release>())
+           "Higher is more important: asked last, served first.", py::call_guard<GilRelease>())
       .def("set_want", &LedgerClient::set_want, py::arg("nbytes"), py::arg("lapse_s") = kWantLapseS,
            "Tells the others how many bytes beyond what is held now were refused here and are still wanted. "
            "What is granted from then on counts towards it; 0 takes it back. Lapses after `lapse_s` seconds "
@@ -154,7 +154,9 @@ void bind_client(py::module_& module) {
           py::arg("rows_backed") = 0,
           "Tells observers where this client's memory lies and how much of it is in use.")
       .def_property_readonly("generation", &LedgerClient::generation, "To pass to Ledger.wait.")
-      .def("close", &LedgerClient::close, "Gives up all credit and leaves the ledger. Idempotent.")
+      .def("close", &LedgerClient::close,
+           "Gives up all credit and leaves the ledger. Idempotent. Raises Misuse while a pool or range pays "
+           "through it: close that first.")
       .def("__repr__", [](const LedgerClient& self) {
         if (!self.is_open()) return "LedgerClient('" + self.name() + "', closed)";
         return "LedgerClient('" + self.name() + "', slot=" + std::to_string(self.slot()) +
@@ -177,7 +179,7 @@ void bind_ledger(py::module_& module) {
            "file must exist. Raises Misuse if it is not privately ours, is no ledger, or living clients use "
            "another "
            "budget.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def_property_readonly("budget_bytes", &Ledger::budget_bytes, "The device's budget.")
       .def_property_readonly("path", &Ledger::path, "Absolute path of the file.")
       .def(
@@ -185,7 +187,7 @@ void bind_ledger(py::module_& module) {
           [](const Ledger& self, const std::string& name, std::int64_t floor_bytes,
              std::optional<std::int64_t> limit_bytes, std::int32_t priority,
              const std::string& kind) -> std::shared_ptr<LedgerClient> {
-            const py::gil_scoped_release release;
+            const GilRelease release;
             return self.register_client({name, floor_bytes, limit_bytes, priority, kind_named(kind)});
           },
           py::kw_only(), py::arg("name"), py::arg("floor_bytes") = 0, py::arg("limit_bytes") = py::none(),
@@ -198,28 +200,28 @@ void bind_ledger(py::module_& module) {
            "Sets or (None) lifts a client's limit, from its next claim on. Raises LedgerRefused below its "
            "floor, "
            "Misuse if that process is no longer there.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def("set_floor", &Ledger::set_floor, py::kw_only(), py::arg("slot"), py::arg("pid"),
            py::arg("floor_bytes"),
            "Sets a client's guarantee. Raises LedgerRefused if the floors stop fitting, Misuse as set_limit.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def("set_priority", &Ledger::set_priority, py::kw_only(), py::arg("slot"), py::arg("pid"),
            py::arg("priority"), "Sets a client's priority. Raises Misuse as set_limit.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def("recall", &Ledger::recall, py::kw_only(), py::arg("slot"), py::arg("pid"), py::arg("nbytes"),
            py::arg("lapse_s"),
            "Asks a client to come down by `nbytes`, not below its floor, within `lapse_s` seconds; returns "
            "the "
            "bytes it is asked to come down to.",
-           py::call_guard<py::gil_scoped_release>())
+           py::call_guard<GilRelease>())
       .def_static(
           "remove_unused", &LedgerFile::remove_unused, py::arg("path"), py::kw_only(),
           py::arg("even_if_blank") = false,
           "Removes a ledger of any version if no living process has it open; whether it did. Raises Misuse "
-          "if "
-          "it is not privately ours or does not begin as a ledger does; `even_if_blank` lets one go that is "
+          "if it is not privately ours or does not begin as a ledger does; `even_if_blank` lets one go that "
+          "is "
           "empty or was never finished.",
-          py::call_guard<py::gil_scoped_release>())
+          py::call_guard<GilRelease>())
       .def("is_at_its_path", &Ledger::is_at_its_path,
            "False once the file was deleted or another put in its place.")
       .def("snapshot", &Ledger::snapshot, "Frees what dead clients held, then reads all lines.")

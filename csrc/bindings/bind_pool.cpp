@@ -39,7 +39,7 @@ class LockedPool {
   bool grow(std::size_t rows) {
     PatientLock lock = take_lock();
     if (has_free(rows)) return true;
-    const py::gil_scoped_release release;
+    const GilRelease release(&lock.get());
     warm_.settle(lock.get());  // what is being mapped may be enough, and is paid for already
     if (has_free(rows)) return true;
     const bool has_grown = pool_.grow(rows);
@@ -49,30 +49,30 @@ class LockedPool {
   }
 
   std::size_t trim(std::size_t keep_rows) {
-    const PatientLock lock = take_lock();
-    const py::gil_scoped_release release;
+    PatientLock lock = take_lock();
+    const GilRelease release(&lock.get());
     const std::size_t given_bytes = pool_.trim(keep_rows);
     warm_.trimmed(keep_rows);
     return given_bytes;
   }
 
   void clear() {
-    const PatientLock lock = take_lock();
-    const py::gil_scoped_release release;
+    PatientLock lock = take_lock();
+    const GilRelease release(&lock.get());
     pool_.clear();
     warm_.trimmed(0);
   }
 
   void realign(const Geometry& geometry) {
     PatientLock lock = take_lock();
-    const py::gil_scoped_release release;
+    const GilRelease release(&lock.get());
     warm_.settle(lock.get());
     pool_.realign(geometry);
     warm_.realigned();
   }
 
   void close() {
-    const py::gil_scoped_release release;
+    const GilRelease release;
     warm_.stop();
     if (!owner_.is_current()) return pool_.close();  // nothing here is the child's, nor is the lock
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -213,16 +213,18 @@ void bind_kv_pool(py::module_& module) {
   py::class_<LockedPool> pool(module, "KvPool",
                               "One KV cache: rows over addresses that never change, physical pages mapped "
                               "and unmapped beneath them.");
-  pool.def(py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
-                    std::size_t, bool>(),
-           py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
-           py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0, py::arg("gives_back") = false,
-           "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
-           "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
-           "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
-           "most `warm_bytes` of empty pages ready, as many as recent bursts took; with `gives_back` it also "
-           "gives empty pages back when the ledger asks. Raises OutOfMemory if ledger or device refuse the "
-           "reserved rows.")
+  pool.def(
+          py::init<const Backend&, const Geometry&, std::shared_ptr<LedgerClient>, const std::string&,
+                   std::size_t, bool>(),
+          py::arg("backend"), py::arg("geometry"), py::arg("client") = py::none(), py::kw_only(),
+          py::arg("page_policy") = "best_fit", py::arg("warm_bytes") = 0, py::arg("gives_back") = false,
+          "Reserves the addresses and backs the reserved rows, paid for by `client` (None: no ledger). "
+          "`page_policy` is 'best_fit' (a request goes to the page with the fewest free rows that holds all "
+          "of it) or 'most_filled' (each row goes to the fullest page with a free one). A thread keeps at "
+          "most `warm_bytes` of empty pages ready, as many as recent bursts took; with `gives_back` it also, "
+          "or with no `warm_bytes` only, gives empty pages back when the ledger asks. Raises OutOfMemory if "
+          "ledger or device refuse the "
+          "reserved rows.")
       .def(
           "stripe_address",
           [](LockedPool& self, std::int64_t stripe) {
@@ -239,6 +241,14 @@ void bind_kv_pool(py::module_& module) {
           py::arg("rows"),
           "Makes at least `rows` backed rows free: credit and memory, all or nothing. False when rows, limit "
           "or ledger refuse. Raises OutOfMemory when the device does; state is unchanged.")
+      .def(
+          "lacking_bytes",
+          [](LockedPool& self, std::int64_t rows) {
+            const std::size_t count = require_count("rows", rows);
+            return self.quickly([count](KvPool& p) { return p.lacking_bytes(count); });
+          },
+          py::arg("rows"),
+          "Credit that grow(rows) would claim at this instant; 0 where the pool has not so many rows left.")
       .def(
           "explain_refusal",
           [](LockedPool& self, std::int64_t rows) {
@@ -273,6 +283,7 @@ void bind_kv_pool(py::module_& module) {
 }
 
 // Serialised like a pool: two Python threads may map different parts of one range.
+// A forked child is refused, since the lock may have been held when it was forked off.
 class LockedRange {
  public:
   LockedRange(const Backend& backend, std::int64_t nbytes, std::int64_t page_bytes,
@@ -282,17 +293,24 @@ class LockedRange {
 
   template <typename Action>
   auto quickly(Action action) {
+    owner_.require_current();
     const PatientLock lock(mutex_);
     return action(range_);
   }
   template <typename Action>
   auto slowly(Action action) {
-    const PatientLock lock(mutex_);
-    const py::gil_scoped_release release;
+    owner_.require_current();
+    PatientLock lock(mutex_);
+    const GilRelease release(&lock.get());
     return action(range_);
+  }
+  void close() {
+    if (!owner_.is_current()) return range_.close();  // nothing here is the child's, nor is the lock
+    slowly([](VirtualRange& range) { range.close(); });
   }
 
  private:
+  OwnerProcess owner_;
   VirtualRange range_;
   std::mutex mutex_;
 };
@@ -344,9 +362,7 @@ void bind_virtual_range(py::module_& module) {
           "A new file descriptor, the caller's to close, and where in it the mapped page at `offset` begins. "
           "On the host one descriptor serves the whole range: every page lies at its own offset. Raises "
           "Unavailable if the backend was not made exportable.")
-      .def(
-          "close", [](LockedRange& self) { self.slowly([](VirtualRange& r) { r.close(); }); },
-          "Returns memory, credit and addresses. Idempotent.")
+      .def("close", &LockedRange::close, "Returns memory, credit and addresses. Idempotent.")
       .def("__repr__", [](LockedRange& self) {
         return self.quickly([](VirtualRange& r) {
           if (r.is_closed()) return std::string("VirtualRange(closed)");

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <string>
 
+#include "bindings/gil.hpp"
 #include "vmm/error.hpp"
 #include "vmm/vmm.hpp"
 
@@ -27,7 +28,7 @@ class PatientLock {
  public:
   explicit PatientLock(std::mutex& mutex) : lock_(mutex, std::try_to_lock) {
     if (lock_.owns_lock()) return;
-    const py::gil_scoped_release release;
+    const GilRelease release(&lock_);
     lock_.lock();
   }
 

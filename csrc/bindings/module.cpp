@@ -25,6 +25,8 @@ PYBIND11_MODULE(_core, module) {
   module.def("build_info", &bindings::build_info,
              "Version, compiler and build type of this module, as strings.");
   // Registered at import, so run after the exit handlers of everybody who imports us.
-  pybind11::module_::import("atexit").attr("register")(
-      pybind11::cpp_function([] { kvcached::mark_process_exiting(); }));
+  pybind11::module_::import("atexit").attr("register")(pybind11::cpp_function([] {
+    kvcached::mark_process_exiting();
+    bindings::GilRelease::keep_for_this_thread();
+  }));
 }

@@ -16,12 +16,14 @@ namespace kvcached {
 // client's file is gone, only its own process can call.
 class CallBell {
  public:
-  explicit CallBell(const LedgerClient* client) noexcept;
+  // Throws where the ledger cannot be opened, for want of descriptors, say.
+  explicit CallBell(const LedgerClient* client);
 
   // To be read before looking whether there is something to do.
   std::uint32_t count() const noexcept { return word().load(); }
-  // Sleeps while the count is `count`; wakes early for no reason at times.
-  void sleep(std::uint32_t count) const noexcept;
+  // Sleeps while the count is `count`, with a bound for at most a second: whoever changed something may have
+  // been stopped before it called. Wakes early for no reason at times.
+  void sleep(std::uint32_t count, bool is_bounded) const noexcept;
   void ring() const noexcept;
 
  private:

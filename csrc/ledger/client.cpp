@@ -73,6 +73,12 @@ LedgerClient::LedgerClient(const std::string& path, const ClientSpec& spec)
                  " bytes of UTF-8: must be 1 to " + std::to_string(kNameBytes - 1) +
                  " and without zero bytes");
   }
+  for (const char byte : name_) {
+    const auto code = static_cast<unsigned char>(byte);
+    if (code >= 0x20 && code != 0x7f) continue;
+    throw Misuse("client name of " + std::to_string(name_.size()) + " bytes holds the control character " +
+                 std::to_string(code) + ": people read it on a terminal");
+  }
   const std::int64_t floor_bytes = require_bytes("floor", spec.floor_bytes, 0);
   const std::int64_t limit_bytes = limit_or_unlimited(spec.limit_bytes);
 
@@ -267,7 +273,16 @@ std::string LedgerClient::explain() {
          " now; others hold or are guaranteed: " + name_holders(file_.segment(), slot_);
 }
 
-void LedgerClient::close() noexcept {
+void LedgerClient::close() {
+  if (file_.is_open() && payers_.load() != 0) {
+    throw Misuse("'" + name_ + "' still pays for a pool or range that holds " + std::to_string(used_bytes()) +
+                 " bytes: close that first, and let the last tensor over it go");
+  }
+  leave();
+}
+
+void LedgerClient::leave() noexcept {
+  const auto quiet = file_.exclude_threads();
   if (!file_.is_open()) return;
   LedgerSegment& shared = file_.segment();
   if (slot_ < kLedgerSlots) {

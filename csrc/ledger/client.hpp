@@ -35,7 +35,7 @@ class LedgerClient {
   LedgerClient(const std::string& path, const ClientSpec& spec);
   LedgerClient(const LedgerClient&) = delete;
   LedgerClient& operator=(const LedgerClient&) = delete;
-  ~LedgerClient() { close(); }
+  ~LedgerClient() { leave(); }
 
   bool is_open() const noexcept { return file_.is_open(); }
   const std::string& name() const noexcept { return name_; }
@@ -73,13 +73,19 @@ class LedgerClient {
   // work, as running work must go on. Within its floor a client yields to nobody.
   void set_yielding(bool is_yielding) { is_yielding_.store(is_yielding); }
   bool is_yielding() const noexcept { return is_yielding_.load(); }
+  bool is_at_its_path() const noexcept { return file_.is_at_its_path(); }
   // Whether the file at our path is no longer this one: other processes share another budget now. Looks at
   // most once a second.
   bool is_cut_off();
   void publish(const Published& facts);
   // One line for messages: what is held, limited and left, and who holds the rest.
   std::string explain();
-  void close() noexcept;
+  // Gives up all credit and leaves. Misuse, with nothing changed, while a pool or range pays through this
+  // client: its memory would stay and nobody would count it. Waits for settings that are being changed.
+  void close();
+  // Such a payer comes or goes (credit.hpp).
+  void attach() noexcept { payers_.fetch_add(1); }
+  void detach() noexcept { payers_.fetch_sub(1); }
 
  private:
   LedgerHotLine& hot() const { return file_.segment().hot[slot_]; }
@@ -88,6 +94,7 @@ class LedgerClient {
   bool is_within_secured_floor(std::int64_t used_bytes) const;
   std::int64_t headroom_bytes() const;
   bool reap_if_due(std::int64_t interval_ns);
+  void leave() noexcept;
   void queue_again();
 
   LedgerFile file_;
@@ -96,6 +103,7 @@ class LedgerClient {
   // The floor's word as it was when it was seen to fit beside all that others hold: every later claim of
   // theirs respects it, until it changes.
   std::atomic<std::uint64_t> secured_floor_word_{0};
+  std::atomic<int> payers_{0};
   std::atomic<bool> is_yielding_{false};
   std::atomic<bool> is_cut_off_{false};
   std::atomic<std::int64_t> next_reap_ns_{0};

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -18,6 +19,7 @@
 #include "ledger/futex.hpp"
 #include "ledger/reclaim.hpp"
 #include "vmm/error.hpp"
+#include "vmm/system_error.hpp"
 
 namespace kvcached {
 namespace {
@@ -26,6 +28,7 @@ namespace {
 constexpr off_t kSlotLockOffset = off_t{1} << 20;
 constexpr off_t kAdminLockOffset = kSlotLockOffset - 1;
 constexpr off_t kUsersLockOffset = kSlotLockOffset - 2;  // shared by all who have the file open
+constexpr off_t kBlockBytes = 512;                       // of stat's st_blocks, whatever the file system has
 constexpr int kOpenAttempts = 8;
 constexpr long kAdminPollNs = 200'000;
 constexpr int kAdminPolls = 25'000;  // 5 s
@@ -117,8 +120,8 @@ bool is_blank(int fd) {
 }  // namespace
 
 LedgerFile::LedgerFile(const std::string& path)
-    : path_(std::filesystem::absolute(path).lexically_normal().string()) {
-  if (name_of(path_).empty()) reject(path_, "names no file");
+    : path_(std::filesystem::absolute(path.empty() ? "/" : path).lexically_normal().string()) {
+  if (path.empty() || name_of(path_).empty()) reject(path_, "names no file");
   ForkRegistry::instance().add(this);
 }
 
@@ -168,18 +171,39 @@ void LedgerFile::open_file(bool create) {
 void LedgerFile::map(bool create) {
   struct stat facts{};
   if (::fstat(fd_, &facts) != 0) reject(path_, std::string("fstat: ") + std::strerror(errno));
-  if (facts.st_size == 0 && create && ::ftruncate(fd_, sizeof(LedgerSegment)) == 0) {
-    facts.st_size = sizeof(LedgerSegment);
-  }
+  const auto present_bytes = static_cast<std::size_t>(facts.st_size);
+  if (present_bytes == 0 && create) facts.st_size = sizeof(LedgerSegment);
   if (facts.st_size != static_cast<off_t>(sizeof(LedgerSegment))) {
     reject(path_, "has " + std::to_string(facts.st_size) + " bytes instead of " +
                       std::to_string(sizeof(LedgerSegment)) +
                       ": not a ledger of this version; remove it (kvctl clean, if it was one)");
   }
+  if (facts.st_blocks * kBlockBytes < facts.st_size) reserve_room(present_bytes);
   void* memory = ::mmap(nullptr, sizeof(LedgerSegment), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
   if (memory == MAP_FAILED) reject(path_, std::string("mmap: ") + std::strerror(errno));
   ::madvise(memory, sizeof(LedgerSegment), MADV_DONTFORK);
   segment_ = static_cast<LedgerSegment*>(memory);
+}
+
+// A page of the file that finds no room at its first touch would be a SIGBUS.
+void LedgerFile::reserve_room(std::size_t present_bytes) {
+  constexpr std::size_t bytes = sizeof(LedgerSegment);
+  rlimit limit{};
+  int code = 0;
+  if (present_bytes < bytes && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < bytes) {
+    code = EFBIG;  // from the kernel it would be SIGXFSZ, which ends the process
+  } else {
+    do {
+      code = ::fallocate(fd_, 0, 0, bytes) == 0 ? 0 : errno;
+    } while (code == EINTR);
+    // A file system that cannot tell may have room.
+    if (code == EOPNOTSUPP) code = ::ftruncate(fd_, bytes) == 0 ? 0 : errno;
+  }
+  if (code == 0) return;
+  if (present_bytes == 0) ::unlink(path_.c_str());  // made just now; whoever else has opened it looks again
+  raise_system_error("ledger " + path_ + ": fallocate(" + std::to_string(bytes) + ")", code,
+                     "make room on its file system, raise ulimit -f, or choose another path "
+                     "(KVCACHED_LEDGER)");
 }
 
 bool LedgerFile::remove_unused(const std::string& path, bool even_if_blank) {
@@ -288,8 +312,8 @@ bool LedgerFile::is_slot_locked_elsewhere(std::size_t slot) const noexcept {
 }
 
 bool LedgerFile::reap(std::size_t self) const {
+  const std::lock_guard<std::mutex> threads(usable(reap_mutex_));
   LedgerSegment& shared = segment();
-  const std::lock_guard<std::mutex> threads(reap_mutex_);
   bool found = false;
   for (std::size_t slot = 0; slot < high_slot(shared); ++slot) {
     LedgerHotLine& hot = shared.hot[slot];
@@ -359,7 +383,9 @@ void LedgerFile::sleep(std::uint32_t generation, double timeout_s) const {
   futex_wait(bell.generation, generation, &timeout);
 }
 
-LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_(file.usable_admin_mutex()) {
+LedgerFile::AdminLock::AdminLock(const LedgerFile& file)
+    : file_(file), threads_(file.usable(file.admin_mutex_)) {
+  if (file_.fd_ < 0) file_.segment();  // closed: says so
   for (int poll = 0; poll < kAdminPolls; ++poll) {
     if (try_lock(file_.fd_, kAdminLockOffset)) return;
     const timespec pause{0, kAdminPollNs};
@@ -369,9 +395,14 @@ LedgerFile::AdminLock::AdminLock(const LedgerFile& file) : file_(file), threads_
               ": its lock is held by another process for 5 s; is that process stopped?");
 }
 
-std::mutex& LedgerFile::usable_admin_mutex() const {
+std::mutex& LedgerFile::usable(std::mutex& mutex) const {
   if (is_orphan_) segment();
-  return admin_mutex_;
+  return mutex;
+}
+
+LedgerFile::Quiet LedgerFile::exclude_threads() const {
+  if (is_orphan_) return {};
+  return {std::unique_lock(admin_mutex_), std::unique_lock(reap_mutex_)};
 }
 
 LedgerFile::AdminLock::~AdminLock() { unlock(file_.fd_, kAdminLockOffset); }

@@ -39,7 +39,13 @@ class LedgerFile {
   // no budget any more.
   bool is_at_its_path() const noexcept;
   bool is_same_as(const LedgerFile& other) const noexcept;
+  // Not while another thread is in a call of this object, unless all such calls are changes of settings or
+  // reaping and what `exclude_threads` gave is held.
   void close() noexcept;
+  struct Quiet {
+    std::unique_lock<std::mutex> admin, reap;
+  };
+  Quiet exclude_threads() const;
 
   bool try_lock_slot(std::size_t slot) const noexcept;
   void unlock_slot(std::size_t slot) const noexcept;
@@ -80,10 +86,11 @@ class LedgerFile {
   void open_and_map(std::optional<std::int64_t> budget_bytes);
   void open_file(bool create);
   void map(bool create);
+  void reserve_room(std::size_t present_bytes);
   void initialise(std::int64_t budget_bytes);
   void adopt(std::optional<std::int64_t> budget_bytes);
   // Throws before a mutex that a forked child might find locked is touched.
-  std::mutex& usable_admin_mutex() const;
+  std::mutex& usable(std::mutex& mutex) const;
   void orphan() noexcept;  // in a forked child: forget, without touching the mapping
 
   std::string path_;

@@ -133,10 +133,15 @@ std::int64_t asked_bytes(const Standings& standings, std::size_t self) {
 }
 
 bool do_others_want(const Standings& standings, std::size_t self) {
+  const std::int64_t floors = floors_bytes(standings);
+  std::int64_t entitled = 0;
   for (std::size_t i = 0; i < standings.count; ++i) {
-    if (i != self && standings.all[i].want_bytes > 0) return true;
+    if (i != self && want_within_reach(standings, i, floors) > 0) return true;
+    entitled += entitled_bytes(standings.all[i]);
   }
-  return false;
+  // A floor that is not there yet is wanted, too, though nobody says so: wants count beyond it.
+  const Standing& one = standings.all[self];
+  return entitled > standings.budget_bytes && one.used_bytes > one.floor_bytes;
 }
 
 std::int64_t ahead_bytes(const Standings& standings, std::size_t self, std::int64_t now_ns) {

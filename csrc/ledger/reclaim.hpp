@@ -40,7 +40,8 @@ Standings read_standings(const LedgerSegment& segment, std::int64_t now_ns);
 // never beyond its spare bytes or below its floor), and what it holds over its limit or over a recall.
 std::int64_t asked_bytes(const Standings& standings, std::size_t self);
 
-// Whether any other client was refused memory and still wants it.
+// Whether any other client was refused memory that it could have and still wants it, or `self` holds beyond
+// its floor what is promised to the floors of others.
 bool do_others_want(const Standings& standings, std::size_t self);
 
 // What new work of `self` must leave free: the wants that go before it.

@@ -1,5 +1,7 @@
 // The ledger within one process: accounts, floors, limits, and files that are not what they should be.
 #include <fcntl.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,6 +25,14 @@ ClientSpec spec(const std::string& name, std::int64_t floor_bytes = 0,
                 std::optional<std::int64_t> limit_bytes = std::nullopt, std::int32_t priority = 0) {
   return {name, floor_bytes, limit_bytes, priority};
 }
+
+struct Unmounted {
+  explicit Unmounted(std::string folder) : folder(std::move(folder)) {}
+  Unmounted(const Unmounted&) = delete;
+  Unmounted& operator=(const Unmounted&) = delete;
+  ~Unmounted() { ::umount2(folder.c_str(), MNT_DETACH); }
+  std::string folder;
+};
 
 void write_file(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
@@ -378,6 +388,11 @@ TEST(ledger_names_and_places_are_bounded) {
   const Ledger ledger(folder.path(), 100);
   CHECK_THROWS(Misuse, "has 48 bytes", ledger.register_client(spec(std::string(48, 'x'))));
   CHECK_THROWS(Misuse, "has 0 bytes", ledger.register_client(spec("")));
+  for (const char* const name : {"two\nlines", "\x1b[2J", "delete\x7f", "tab\t"}) {
+    CHECK_THROWS(Misuse, "holds the control character", ledger.register_client(spec(name)));
+  }
+  CHECK(ledger.snapshot().clients.empty());
+  CHECK_EQ(ledger.register_client(spec("\xc3\xa9t\xc3\xa9"))->name(), "\xc3\xa9t\xc3\xa9");
   std::vector<std::unique_ptr<LedgerClient>> clients;
   for (std::size_t i = 0; i < kLedgerSlots; ++i)
     clients.push_back(ledger.register_client(spec(std::string(47, 'x'))));
@@ -444,6 +459,7 @@ TEST(ledger_files_that_are_not_privately_ours_are_refused) {
   std::filesystem::create_directory(folder.folder() + "/sub");
   CHECK_THROWS(Misuse, "cannot open", Ledger(folder.folder() + "/sub", 100));
   CHECK_THROWS(Misuse, "names no file", Ledger(folder.folder() + "/", 100));
+  CHECK_THROWS(Misuse, "names no file", Ledger("", 100));
   CHECK_EQ(Ledger(folder.folder() + "/new/device.ledger", 100).budget_bytes(), 100);
 }
 
@@ -481,6 +497,39 @@ TEST(ledger_files_are_removed_only_if_they_are_ledgers) {
     CHECK_THROWS(Misuse, "is no ledger", LedgerFile::remove_unused(path));
     CHECK(LedgerFile::remove_unused(path, /*even_if_blank=*/true));
   }
+}
+
+// Without room for the file its first touch was a SIGBUS, and beyond the limit on files its making a SIGXFSZ.
+TEST(ledger_files_that_find_no_room_are_an_error_and_leave_nothing) {
+  const LedgerFolder folder;
+  const std::string path = folder.path();
+  rlimit limit{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
+  const rlimit small{1024, limit.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_THROWS(DriverError, "EFBIG (27): File too large; make room", Ledger(path, 100));
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+  CHECK(!std::filesystem::exists(path));
+  const Ledger ledger(path, 100);
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
+  CHECK_EQ(Ledger(path, std::nullopt).budget_bytes(), 100);  // nothing is to be made
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &limit) == 0);
+}
+
+TEST(ledger_files_on_a_full_file_system_are_an_error) {
+  const LedgerFolder folder;
+  if (::mount("kvcached-test", folder.folder().c_str(), "tmpfs", 0, "size=8192,mode=0700") != 0) {
+    throw testing::Skipped("mounting a small tmpfs needs root");
+  }
+  const Unmounted at_the_end(folder.folder());
+  const std::string path = folder.path();
+  CHECK_THROWS(OutOfMemory, path + ": fallocate(12", Ledger(path, 100));
+  CHECK(!std::filesystem::exists(path));
+  write_file(path, "");
+  REQUIRE(::truncate(path.c_str(), sizeof(LedgerSegment)) == 0);  // right in size, and nothing but holes
+  CHECK_THROWS(OutOfMemory, "ENOSPC (28)", Ledger(path, 100));
+  CHECK_THROWS(OutOfMemory, "ENOSPC (28)", Ledger(path, std::nullopt));
+  CHECK(std::filesystem::exists(path));
 }
 
 TEST(ledger_files_with_other_contents_are_refused) {

@@ -10,6 +10,7 @@
 #include "ledger/settings.hpp"
 #include "ledger_folder.hpp"
 #include "testing.hpp"
+#include "vmm/error.hpp"
 
 namespace {
 
@@ -32,6 +33,30 @@ TEST(ledger_threads_of_one_ledger_change_settings_one_after_the_other) {
   }
   change.get();
   CHECK_EQ(Ledger(folder.path(), std::nullopt).snapshot().clients[0].priority, 3);
+}
+
+// Closing took the mapping away from under a thread that was changing settings.
+TEST(ledger_threads_may_change_settings_of_a_client_that_is_closed_meanwhile) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100);
+  for (int round = 0; round < 200; ++round) {
+    const auto client = ledger.register_client({"a", 0, std::nullopt, 0});
+    std::atomic<bool> has_begun{false};
+    std::thread other([&] {
+      try {
+        for (;; has_begun = true) {
+          client->set_priority(1);
+          client->set_floor(1);
+        }
+      } catch (const Misuse&) {
+      }
+    });
+    while (!has_begun) std::this_thread::yield();
+    client->close();
+    other.join();
+    CHECK(ledger.snapshot().clients.empty());
+    CHECK_EQ(ledger.register_client({"b", 100, std::nullopt, 0})->obtainable_bytes(), 100);
+  }
 }
 
 // Two that reaped through one description both held the lock of a dead place; the second could clear whoever

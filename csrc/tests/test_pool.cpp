@@ -295,7 +295,9 @@ TEST_EACH_BACKEND(range_maps_and_unmaps_by_offset) {
   range.unmap(3 * page, page);
   CHECK_EQ(static_cast<int>(*reinterpret_cast<char*>(range.base() + 4 * page)), 7);
   CHECK_EQ(client->used_bytes(), static_cast<std::int64_t>(2 * page));
+  CHECK_THROWS(Misuse, "still pays for a pool or range", client->close());
   range.close();
   CHECK_EQ(client->used_bytes(), 0);
+  client->close();
   CHECK_THROWS(Misuse, "closed", range.map(0, page));
 }

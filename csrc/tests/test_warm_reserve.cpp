@@ -1,8 +1,10 @@
 // The warm reserve beside a pool that is used meanwhile.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -42,9 +44,10 @@ Geometry geometry() {
 class Engine {
  public:
   explicit Engine(std::shared_ptr<LedgerClient> client = nullptr,
-                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false)
+                  std::shared_ptr<Vmm> vmm = std::make_shared<HostVmm>(false), bool gives_back = false,
+                  std::size_t max_pages = kMaxPages)
       : pool(std::move(vmm), geometry(), std::move(client)),
-        warm(pool, mutex, kMaxPages * kPageBytes, gives_back) {}
+        warm(pool, mutex, max_pages * kPageBytes, gives_back) {}
 
   // A step that takes `pages` whole pages; whether it found them ready.
   bool step(std::size_t pages) {
@@ -343,6 +346,70 @@ TEST(warm_reserve_goes_first_when_another_client_wants_memory) {
   asked.engine.await(0);
 }
 
+// Wants count beyond the floor, so nobody says that one is not there yet.
+TEST(warm_reserve_makes_room_for_a_floor_that_is_promised_to_another) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const std::int64_t floor_bytes = 92 * kPageBytes;  // 3 less are left beside it
+  const auto other = asked.ledger.register_client({"other", floor_bytes, std::nullopt, 0});
+  asked.engine.await(0);
+  CHECK(other->try_claim(floor_bytes));
+}
+
+TEST(warm_reserve_makes_no_room_for_a_want_beyond_its_owners_limit) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const auto other = asked.ledger.register_client({"other", 0, kPageBytes, 0});
+  CHECK(other->try_claim(kPageBytes));
+  other->set_want(kPageBytes);
+  CHECK(!asked.client->others_want());
+}
+
+TEST(warm_reserve_of_no_pages_gives_back_what_is_empty) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100 * kPageBytes);
+  Engine engine(ledger.register_client({"me", 0, std::nullopt, 0}), std::make_shared<HostVmm>(false),
+                /*gives_back=*/true, /*max_pages=*/0);
+  engine.step(4);
+  engine.free_all();
+  CHECK_EQ(engine.pages_empty(), 4U);
+  const auto other = ledger.register_client({"other", 0, std::nullopt, 0});
+  other->set_want(kPageBytes);
+  engine.await(0);
+}
+
+// A reserve that could not hear would be deaf for its whole life.
+TEST(warm_reserve_that_cannot_listen_says_so) {
+  const LedgerFolder folder;
+  const Ledger ledger(folder.path(), 100 * kPageBytes);
+  const std::shared_ptr<LedgerClient> client = ledger.register_client({"me", 0, std::nullopt, 0});
+  rlimit descriptors{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+  const rlimit none{0, descriptors.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  CHECK_THROWS(Error, "Too many open files", Engine(client, std::make_shared<HostVmm>(false), true));
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &descriptors) == 0);
+  CHECK_EQ(client->used_bytes(), 0);
+  std::filesystem::remove(folder.path());
+  Engine engine(client, std::make_shared<HostVmm>(false), true);  // nobody could call it: no error
+  engine.step(4);
+  engine.await(6);
+}
+
+// Whoever wants may be stopped, or killed, between saying so and calling.
+TEST(warm_reserve_notices_a_want_that_nobody_called_for) {
+  Asked asked;
+  asked.engine.step(4);
+  asked.engine.await(6);
+  const LedgerFile file(asked.folder.path(), std::nullopt);
+  const auto other = asked.ledger.register_client({"other", 0, std::nullopt, 0});
+  file.segment().hot[other->slot()].want_until_ns.store(INT64_MAX);
+  file.segment().hot[other->slot()].want_to_bytes.store(kPageBytes);
+  asked.engine.await(0);
+}
+
 TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {
   Asked asked;
   asked.engine.step(4);
@@ -365,13 +432,15 @@ TEST(warm_reserve_keeps_the_rows_that_a_step_was_promised) {
   asked.engine.await(0);
 }
 
-// The thread must outlive what it asks: an exception in it would end the process.
-TEST(warm_reserve_survives_a_client_that_was_closed_beside_it) {
+TEST(warm_reserve_keeps_its_client_from_being_closed_beside_it) {
   Asked asked;
   asked.engine.step(4);
   asked.engine.await(6);
+  CHECK_THROWS(Misuse, "still pays for a pool", asked.client->close());
+  asked.engine.step(4);
+  asked.engine.await(6);
+  asked.engine.warm.stop();
+  asked.engine.pool.close();
   asked.client->close();
-  CHECK(asked.engine.step(4));  // from what is ready; calls the thread
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  CHECK_THROWS(Misuse, "is closed", asked.engine.step(20));
+  CHECK(!asked.client->is_open());
 }

@@ -69,6 +69,24 @@ def test_a_wait_without_time_or_with_nonsense_returns_or_refuses(path: str) -> N
         ledger.wait(generation, float("nan"))
 
 
+def test_a_client_that_pays_for_a_pool_cannot_be_closed(path: str) -> None:
+    """Closed, it gave its credit to others while the pool kept the memory."""
+    ledger = _core.Ledger(path, 1 << 30)
+    client = ledger.register(name="a")
+    geometry = _core.Geometry(rows=4096, row_bytes=[1024], granularity_bytes=4096, page_bytes=65536)
+    pool = _core.KvPool(_core.Backend.host(), geometry, client, warm_bytes=1 << 20, gives_back=True)
+    assert pool.grow(1000)
+    with pytest.raises(_core.Misuse, match="'a' still pays for a pool or range"):
+        client.close()
+    assert client.used_bytes == pool.mapped_bytes == ledger.snapshot().used_bytes
+    pool.close()
+    client.close()
+    client.close()
+    with pytest.raises(_core.Misuse, match="is closed"):
+        client.set_priority(1)
+    assert ledger.snapshot().clients == []
+
+
 def test_a_client_goes_when_its_last_reference_goes(path: str) -> None:
     ledger = _core.Ledger(path, 1000)
     client = ledger.register(name="a", floor_bytes=1000)

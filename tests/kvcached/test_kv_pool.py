@@ -38,6 +38,48 @@ def kernel_bytes(cache: KVCachePool) -> int:
     return proc.rss_bytes(os.getpid(), base, cache.geometry.reservation_bytes)
 
 
+NO_ROWS = {
+    "halves": torch.tensor([1.5]),
+    "bfloat16": torch.tensor([1], dtype=torch.bfloat16),
+    "requires_grad": torch.tensor([1.0], requires_grad=True),
+    "meta": torch.empty(1, dtype=torch.int64, device="meta"),
+    "sparse": torch.tensor([1]).to_sparse(),
+    "booleans": torch.tensor([True]),
+    "two dimensions": torch.tensor([[1]]),
+    "ragged": [1, [2]],
+    "set": {1},
+}
+
+
+@pytest.mark.parametrize("rows", NO_ROWS.values(), ids=NO_ROWS.keys())
+def test_what_is_no_row_number_is_refused_and_changes_nothing(rows: object) -> None:
+    with make_pool() as cache:
+        taken = cache.alloc(3)
+        with pytest.raises(Misuse, match="rows must be one dimension of integers"):
+            cache.free(rows)
+        assert cache.stats().rows_used == 3
+        cache.check_invariants()
+        cache.free([])
+        cache.free(torch.tensor([]))
+        cache.free(torch.empty(0, dtype=torch.bfloat16))
+        cache.free(taken)
+
+
+@pytest.mark.parametrize("count", [-1, 2.5, "3", None, 10**30])
+def test_what_is_no_count_is_refused_and_changes_nothing(count: object) -> None:
+    with make_pool() as cache:
+        with pytest.raises(Misuse, match="rows is"):
+            cache.alloc(count)  # type: ignore[arg-type]
+        assert cache.stats().rows_used == 0
+        assert cache.alloc(torch.tensor(3)).tolist() == [1, 2, 3]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("what", ["warm_rows", "warm_bytes"])
+def test_a_pool_that_keeps_less_than_nothing_is_refused(what: str) -> None:
+    with pytest.raises(Misuse, match=f"{what} is -1"):
+        make_pool(**{what: -1})
+
+
 def test_tensors_have_the_shape_asked_for_and_lie_in_one_reservation() -> None:
     with make_pool() as cache:
         stripes = [*cache.k, *cache.v]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import kvcached
 from kvcached import _core
 from kvcached.kv_pool import KVCachePool
 
@@ -76,6 +77,27 @@ def test_a_trim_to_nothing_sends_it_to_rest(pool: KVCachePool, client: _core.Led
     assert client.used_bytes == pool.geometry.page_set_bytes
     pool.alloc(2 * ROWS_PER_PAGE)
     await_empty(pool, 6)  # awake again, with what it remembers
+
+
+def test_a_pool_that_was_refused_gets_what_lies_idle_in_another(tmp_path: Path) -> None:
+    """Neither says more than what it was built with: no warm bytes, no wants, no offers."""
+    shape = {"layers": 2, "rows": 4096, "row_shape": (128,), "page_bytes": 4096, "warm_rows": 4096}
+    place = {"ledger_path": str(tmp_path / "runtime" / "host0.ledger"), "budget_bytes": 64 * 4 * 4096}
+    with (
+        kvcached.alloc_kvcache(name="idle", **shape, **place) as idle,  # type: ignore[arg-type]
+        kvcached.alloc_kvcache(name="asks", **shape, **place) as asks,  # type: ignore[arg-type]
+    ):
+        idle.free(idle.alloc(60 * ROWS_PER_PAGE))
+        assert asks.try_alloc(30 * ROWS_PER_PAGE) is None
+        assert _core.Ledger(place["ledger_path"]).snapshot().clients[1].want_bytes > 0  # type: ignore[arg-type]
+        deadline_s = time.monotonic() + PATIENCE_S
+        while (rows := asks.try_alloc(30 * ROWS_PER_PAGE)) is None:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        assert _core.Ledger(place["ledger_path"]).snapshot().clients[1].want_bytes == 0  # type: ignore[arg-type]
+        assert asks.try_alloc(5000) is None  # more rows than it has: nobody's memory would help
+        assert _core.Ledger(place["ledger_path"]).snapshot().clients[1].want_bytes == 0  # type: ignore[arg-type]
+        asks.free(rows)
 
 
 def test_closing_a_pool_while_it_fills_leaves_nothing(client: _core.LedgerClient, pool: KVCachePool) -> None:

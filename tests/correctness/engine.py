@@ -64,6 +64,7 @@ class EngineSpec:
     chunked_prefill_size: int | None = None
     dtype: str | None = None
     context_length: int | None = None
+    page_size: int | None = None
     sleep_on_idle: bool = True
     elastic: Elastic | None = None
     extra_environment: dict[str, str] = field(default_factory=dict)
@@ -79,6 +80,7 @@ class EngineSpec:
             "--chunked-prefill-size": self.chunked_prefill_size,
             "--dtype": self.dtype,
             "--context-length": self.context_length,
+            "--page-size": self.page_size,
         }
         for option, value in optional.items():
             if value is not None:

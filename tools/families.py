@@ -2,8 +2,8 @@
 
 One ``Shape`` describes the KV cache and the compute; a family turns it into a transformers configuration.
 Every family here was served by real SGLang 0.5.21 on the CPU (attention backend torch_native, no triton):
-full attention with MHA or GQA (a ``MHATokenToKVPool``), dense or with experts, and multi-head latent
-attention (a ``MLATokenToKVPool``).
+full attention with MHA or GQA (a ``MHATokenToKVPool``), dense or with experts, multi-head latent attention
+(a ``MLATokenToKVPool``), and full attention beside a sliding window (a ``SWAKVPool``).
 """
 
 from __future__ import annotations
@@ -125,6 +125,13 @@ def _latent(shape: Shape) -> torch.nn.Module:
     return _make("DeepseekV2Config", "DeepseekV2ForCausalLM", keys)
 
 
+def _windowed(shape: Shape) -> torch.nn.Module:
+    """Mellum: layers with a sliding window and layers without, in turn, all with experts."""
+    kinds = ["sliding_attention" if layer % 2 == 0 else "full_attention" for layer in range(shape.layers)]
+    keys = shape.common() | _EXPERTS | {"sliding_window": 64, "layer_types": kinds}
+    return _make("MellumConfig", "MellumForCausalLM", keys)
+
+
 LATENT_FAMILIES = frozenset({"deepseek_v2"})
 
 FAMILIES: dict[str, Callable[[Shape], torch.nn.Module]] = {
@@ -135,6 +142,7 @@ FAMILIES: dict[str, Callable[[Shape], torch.nn.Module]] = {
     "olmo2": _without_head_dim("Olmo2Config", "Olmo2ForCausalLM"),
     "qwen3_moe": _simple("Qwen3MoeConfig", "Qwen3MoeForCausalLM", **_EXPERTS),
     "deepseek_v2": _latent,
+    "mellum": _windowed,
     "granite": _without_head_dim("GraniteConfig", "GraniteForCausalLM"),
 }
 

@@ -38,7 +38,7 @@ export PIP_NO_INPUT := 1
 # Importing parts of torch makes this folder, by default in the machine's temporary one, and nothing removes it.
 export TORCHINDUCTOR_CACHE_DIR := $(CURDIR)/build/torchinductor
 
-.PHONY: help env build models test test-cpp test-sanitized test-python demo lint format clean distclean
+.PHONY: help env build models test test-cpp test-sanitized test-python demo support-matrix lint format clean distclean
 
 help: ## list the targets
 	@echo "usage: make TARGET [PYTHON=python3.11] [TORCH_INDEX=URL]"
@@ -74,6 +74,9 @@ test-python: models ## only the Python tests
 
 demo: models ## serve three models from one KV budget, replay a trace, draw the memory (under 2 minutes once set up)
 	@$(PY) -m demo.run --out out/demo
+
+support-matrix: models ## find out with real engines what works under SGLang, and write docs/support-matrix.md (about 20 minutes)
+	@$(PY) -m tests.correctness.support_matrix --out docs/support-matrix.md
 
 lint: $(BUILD_STAMP) ## ruff, mypy --strict, clang-format, import contracts, the stub of the compiled module
 	@$(VENV)/bin/ruff check .

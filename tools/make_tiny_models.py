@@ -12,7 +12,7 @@ from pathlib import Path
 if __package__ in (None, ""):  # run as a file: the repository root is not on the path yet
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from tools.families import FAMILIES, Shape, make_random_model
+from tools.families import FAMILIES, LATENT_FAMILIES, Shape, make_random_model
 
 
 def main() -> int:
@@ -28,7 +28,9 @@ def main() -> int:
     for family in arguments.families:
         folder = arguments.outdir / f"tiny-{family}"
         made = make_random_model(folder, family, shape)
-        print(f"{'made' if made else 'kept'} {folder} ({shape.kv_bytes_per_token()} KV bytes per token)")
+        is_latent = family in LATENT_FAMILIES
+        per_token_bytes = shape.latent_bytes_per_token() if is_latent else shape.kv_bytes_per_token()
+        print(f"{'made' if made else 'kept'} {folder} ({per_token_bytes} KV bytes per token)")
     return 0
 
 

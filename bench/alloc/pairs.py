@@ -21,6 +21,7 @@ from kvcached.errors import Misuse
 from kvcached.kv_pool import KVCachePool
 from kvcached.metrics import LedgerCollector, PoolCollector
 from kvcached.sglang.allocator import ElasticTokenAllocator
+from kvcached.sglang.block_pool import BlockPool
 from kvcached.sglang.capacity import Capacity
 
 ROWS_PER_PAGE = 1024
@@ -96,7 +97,7 @@ def make_elastic(stack: ExitStack, rows: int) -> Elastic:
             warm_bytes=budget_bytes // _WARM_SHARE,
         )
     )
-    capacity = Capacity(cache.core, client, time.monotonic)
+    capacity = Capacity(BlockPool(cache.core), client, time.monotonic)
     allocator = ElasticTokenAllocator(
         rows, dtype=torch.bfloat16, device="cpu", kvcache=None, capacity=capacity
     )

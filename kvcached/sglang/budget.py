@@ -7,7 +7,7 @@ from sglang.srt.mem_cache.prefill_budget import PrefillBudget
 from kvcached.sglang.cache import SglangPrefixCache
 
 if TYPE_CHECKING:
-    from kvcached.sglang.allocator import ElasticTokenAllocator
+    from kvcached.sglang.allocator import ElasticAllocator
 
 
 class ElasticPrefillBudget(PrefillBudget):
@@ -19,7 +19,7 @@ class ElasticPrefillBudget(PrefillBudget):
     """
 
     def __init__(
-        self, allocator: "ElasticTokenAllocator", tree_cache: Any, *, num_mixed_decode_tokens: int = 0
+        self, allocator: "ElasticAllocator", tree_cache: Any, *, num_mixed_decode_tokens: int = 0
     ) -> None:
         super().__init__(allocator, tree_cache, num_mixed_decode_tokens=num_mixed_decode_tokens)
         self._capacity = allocator.capacity
@@ -79,7 +79,7 @@ class ElasticPrefillBudget(PrefillBudget):
         if self._secure(step_rows):
             return chunk_limit
         held_rows = self._capacity.pool.rows_free_backed + self._cache.evictable_rows()
-        fitting_rows = held_rows - self.current_offset - self.page_size
+        fitting_rows = (held_rows - self.current_offset) // self.page_size * self.page_size - self.page_size
         if fitting_rows > 0:
             return fitting_rows
         self._chunk_parked = True
@@ -87,4 +87,5 @@ class ElasticPrefillBudget(PrefillBudget):
 
     def _secure(self, step_rows: int, *, backed: bool = False) -> bool:
         secure = self._capacity.secure_backed if backed else self._capacity.secure
+        step_rows = self.ceil_paged_tokens(step_rows)
         return secure(self.current_offset + step_rows + self.page_size, self._cache)

@@ -10,7 +10,8 @@ import torch
 from kvcached import _core, backends, errors, ledgers
 from kvcached.config import Config
 from kvcached.kv_pool import KVCachePool
-from kvcached.sglang.allocator import ElasticTokenAllocator
+from kvcached.sglang.allocator import ElasticPagedAllocator, ElasticTokenAllocator
+from kvcached.sglang.block_pool import BlockPool
 from kvcached.sglang.capacity import Capacity
 
 
@@ -20,8 +21,11 @@ class EngineMemory:
 
     ledger: _core.Ledger
     client: _core.LedgerClient
-    pool: _core.KvPool
+    pool: BlockPool
 
+
+SUPPORTED_POOLS = ("MHATokenToKVPool", "MLATokenToKVPool")
+"""MHA and GQA, and multi-head latent attention. Their subclasses keep more than these tensors."""
 
 _ATTRIBUTE = "kvcached_memory"
 
@@ -37,16 +41,37 @@ def memory_of(kv_pool: Any) -> EngineMemory:
     memory: EngineMemory | None = getattr(kv_pool, _ATTRIBUTE, None)
     if memory is None:
         raise errors.Unavailable(
-            f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports plain MHA/GQA "
-            "models (MHATokenToKVPool). Remedy: serve this model with KVCACHED_ENABLE=0"
+            f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports "
+            f"{' and '.join(SUPPORTED_POOLS)}. Remedy: serve this model with KVCACHED_ENABLE=0"
         )
     return memory
 
 
 def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
-    """Hook: give `MHATokenToKVPool` K and V tensors of shape (size + page_size, heads, dim), one per layer.
+    """Hook: give `MHATokenToKVPool` K and V of shape (size + page_size, heads, dim), each per layer."""
+    k_shape, v_shape = kv_pool._kv_buffer_shapes()  # noqa: SLF001 - the one place that knows the shapes
+    cache = _make_elastic(kv_pool, k_shape[1:], v_row_shape=v_shape[1:])
+    kv_pool.k_buffer = [_flat(k, k_shape) for k in cache.k]
+    kv_pool.v_buffer = [_flat(v, v_shape) for v in cache.v]
 
-    Row 0 is SGLang's padding row and stays backed; no other row is until it is allocated.
+
+def create_latent_buffers(original: Callable[..., None], kv_pool: Any) -> None:
+    """Hook: give `MLATokenToKVPool` one tensor of shape (size + page_size, 1, kv_cache_dim) per layer."""
+    shape = (kv_pool.size + kv_pool.page_size, 1, kv_pool.kv_cache_dim)
+    cache = _make_elastic(kv_pool, shape[1:], latent=True)
+    kv_pool.kv_buffer = [_flat(rows, shape) for rows in cache.k]
+
+
+def _make_elastic(
+    kv_pool: Any,
+    row_shape: tuple[int, ...],
+    *,
+    v_row_shape: tuple[int, ...] | None = None,
+    latent: bool = False,
+) -> KVCachePool:
+    """A pool of blocks of `page_size` tokens, which pays through a place of its own in the ledger.
+
+    Block 0 is SGLang's padding and stays backed; no other is until it is allocated.
     """
     _refuse_unsupported_pool(kv_pool)
     device = torch.device(kv_pool.device)
@@ -60,27 +85,30 @@ def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
         limit_bytes=config.limit_bytes,
         priority=config.priority,
     )
-    k_shape, v_shape = kv_pool._kv_buffer_shapes()  # noqa: SLF001 - the one place that knows the shapes
+    block = (kv_pool.page_size,)
+    warm_bytes = config.warm_bytes
     cache = KVCachePool(
         backends.open_backend(config, str(device)),
         layers=kv_pool.layer_num,
-        rows=kv_pool.size,
-        row_shape=k_shape[1:],
-        v_row_shape=v_shape[1:],
+        rows=kv_pool.size // kv_pool.page_size,
+        row_shape=block + row_shape,
+        v_row_shape=None if v_row_shape is None else block + v_row_shape,
+        latent=latent,
         dtype=kv_pool.store_dtype,
         client=client,
         page_bytes=config.page_bytes,
         page_policy=config.page_policy,
-        reserved_rows=kv_pool.page_size,
-        warm_bytes=ledger.budget_bytes // WARM_BUDGET_DIVISOR
-        if config.warm_bytes is None
-        else config.warm_bytes,
+        warm_bytes=ledger.budget_bytes // WARM_BUDGET_DIVISOR if warm_bytes is None else warm_bytes,
         gives_back=False,  # `Capacity` does: only between steps is it known which rows are free
     )
-    # The tensors end with the last whole page; SGLang expects exactly the rows it asked for.
-    kv_pool.k_buffer = [k[: k_shape[0]] for k in cache.k]
-    kv_pool.v_buffer = [v[: v_shape[0]] for v in cache.v]
-    setattr(kv_pool, _ATTRIBUTE, EngineMemory(ledger, client, cache.core))
+    memory = EngineMemory(ledger, client, BlockPool(cache.core, kv_pool.page_size))
+    setattr(kv_pool, _ATTRIBUTE, memory)
+    return cache
+
+
+def _flat(blocks: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Rows instead of blocks of rows, as many as SGLang expects: the last page may hold some more."""
+    return blocks.view(-1, *shape[1:])[: shape[0]]
 
 
 def build_allocator(original: Callable[..., Any], configurator: Any, **arguments: Any) -> Any:
@@ -97,29 +125,26 @@ def build_allocator(original: Callable[..., Any], configurator: Any, **arguments
         )
     if Config.from_env().floor_bytes is None:
         # Only here is the model's context length at hand; until now nothing but the padding page was claimed.
-        memory.client.set_floor(
-            _default_floor_bytes(memory.pool.geometry, configurator.model_config.context_len)
-        )
-    return ElasticTokenAllocator(
-        arguments["sizes"].max_total_num_tokens,
-        dtype=configurator.kv_cache_dtype,
-        device=configurator.device,
-        kvcache=kv_pool,
-        capacity=Capacity(memory.pool, memory.client, time.monotonic),
-    )
-
-
-def _default_floor_bytes(geometry: _core.Geometry, context_rows: int) -> int:
-    """The padding page and one request of maximal length, in whole pages."""
-    rows = min(geometry.rows, context_rows + geometry.reserved_rows)
-    return -(-rows // geometry.rows_per_page) * geometry.page_set_bytes
+        rows = kv_pool.page_size + min(memory.pool.rows_total, configurator.model_config.context_len)
+        memory.client.set_floor(-(-rows // memory.pool.rows_per_page) * memory.pool.page_set_bytes)
+    size = arguments["sizes"].max_total_num_tokens
+    common = {
+        "dtype": configurator.kv_cache_dtype,
+        "device": configurator.device,
+        "kvcache": kv_pool,
+        "capacity": Capacity(memory.pool, memory.client, time.monotonic),
+    }
+    if kv_pool.page_size == 1:
+        return ElasticTokenAllocator(size, **common)
+    return ElasticPagedAllocator(size, kv_pool.page_size, **common)
 
 
 def _refuse_unsupported_pool(kv_pool: Any) -> None:
     """Raise Unavailable, naming the setting, for variants whose rows are not laid out as we map them."""
+    if type(kv_pool).__name__ not in SUPPORTED_POOLS:
+        memory_of(kv_pool)
     unsupported = {
-        "a page size above 1": (kv_pool.page_size != 1, f"--page-size {kv_pool.page_size}", "--page-size 1"),
-        "this KV layout": (kv_pool.kv_cache_layout != "nhd", kv_pool.kv_cache_layout, "the NHD layout"),
+        "this KV layout": (_layout_of(kv_pool) != "nhd", _layout_of(kv_pool), "the NHD layout"),
         "the memory saver": (
             kv_pool.memory_saver_adapter.enabled,
             "--enable-memory-saver",
@@ -137,3 +162,8 @@ def _refuse_unsupported_pool(kv_pool: Any) -> None:
                 f"kvcached does not support {what} yet ({value}). Remedy: use {remedy}, or serve this model "
                 "with KVCACHED_ENABLE=0"
             )
+
+
+def _layout_of(kv_pool: Any) -> str:
+    """How SGLang orders heads and tokens; a latent row has no heads to order."""
+    return getattr(kv_pool, "kv_cache_layout", "nhd")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kvcached import _core
+from kvcached.sglang.block_pool import BlockPool
 
 RETRY_S = 0.25
 """A refusal is tried again at the latest after this many seconds, even if the ledger said nothing."""
@@ -58,7 +59,7 @@ class Capacity:
     Single-threaded: the scheduler's thread owns it. `clock` returns seconds of a monotonic clock.
     """
 
-    def __init__(self, pool: _core.KvPool, client: _core.LedgerClient, clock: Callable[[], float]) -> None:
+    def __init__(self, pool: BlockPool, client: _core.LedgerClient, clock: Callable[[], float]) -> None:
         self.pool = pool
         self._client = client
         self._clock = clock
@@ -69,8 +70,8 @@ class Capacity:
         self._refused_at_s = 0.0
         self._refused_generation = -1
         self._has_warned = False
-        self._page_set_bytes = pool.geometry.page_set_bytes
-        self._rows_per_page = pool.geometry.rows_per_page
+        self._page_set_bytes = pool.page_set_bytes
+        self._rows_per_page = pool.rows_per_page
 
     def obtainable_rows(self, cache: PrefixCache) -> int:
         """Free rows this engine could have this instant: backed, claimable, or held by evictable cache."""

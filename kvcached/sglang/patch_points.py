@@ -37,6 +37,14 @@ PATCH_POINTS: tuple[PatchPoint, ...] = (
         remove_when="SGLang takes the buffer allocator as an argument of the pool",
     ),
     PatchPoint(
+        target="sglang.srt.mem_cache.memory_pool.MLATokenToKVPool._create_buffers",
+        hook=buffers.create_latent_buffers,
+        parameters=("self",),
+        versions=SUPPORTED_VERSIONS,
+        why="the same for latent rows, which hold K and V of multi-head latent attention",
+        remove_when="SGLang takes the buffer allocator as an argument of the pool",
+    ),
+    PatchPoint(
         target="sglang.srt.mem_cache.kv_cache_configurator.KVCacheConfigurator._build_token_to_kv_pool_allocator",
         hook=buffers.build_allocator,
         parameters=("self", "sizes", "token_to_kv_pool", "token_to_kv_pool_allocator"),

@@ -8,15 +8,15 @@ from typing import Any
 from sglang.srt.managers.io_struct import AbortReq
 from sglang.srt.managers.schedule_batch import FINISH_ABORT
 
-from kvcached.sglang.allocator import ElasticTokenAllocator
+from kvcached.sglang.allocator import ElasticAllocator
 from kvcached.sglang.buffers import memory_of
 from kvcached.sglang.cache import SglangPrefixCache
 from kvcached.sglang.waker import IdleWaker
 
 _WAKER = "kvcached_waker"
 
-_OVERHEAD_ROWS = 3
-"""What admission adds to a request: a page of overhead, a strict comparison and the next token."""
+_OVERHEAD_ROWS = 2
+"""What admission adds to a request besides a page of overhead: a strict comparison and the next token."""
 
 STALL_POLL_MS = 20
 """How long a scheduler with waiting requests, no memory and nothing to run sleeps between looks."""
@@ -92,8 +92,8 @@ def report_usage(original: Callable[..., Any], observer: Any) -> Any:
     return dataclasses.replace(stats, full_token_usage=stats.full_num_used / max(1, attainable_rows))
 
 
-def _elastic(scheduler: Any) -> ElasticTokenAllocator:
-    allocator: ElasticTokenAllocator = scheduler.token_to_kv_pool_allocator
+def _elastic(scheduler: Any) -> ElasticAllocator:
+    allocator: ElasticAllocator = scheduler.token_to_kv_pool_allocator
     return allocator
 
 
@@ -110,11 +110,12 @@ def _fit_waiting(scheduler: Any) -> None:
     Another engine that registers a floor lowers what this one can ever hold; without this a request that was
     accepted before would wait for good. What was retracted and has outgrown the engine ends with status 503.
     """
-    attainable_rows = _elastic(scheduler).capacity.attainable_rows()
+    allocator = _elastic(scheduler)
+    attainable_rows = allocator.capacity.attainable_rows()
     for request in list(scheduler.waiting_queue):
         scheduler.init_req_max_new_tokens(request)
         held_rows = len(request.origin_input_ids) + len(request.output_ids)
-        if request.output_ids and held_rows + _OVERHEAD_ROWS > attainable_rows:
+        if request.output_ids and held_rows + allocator.page_size + _OVERHEAD_ROWS > attainable_rows:
             reason = FINISH_ABORT(
                 f"The request holds {held_rows} tokens and this engine can no longer hold more than "
                 f"{attainable_rows}: other engines were guaranteed memory since it began.",

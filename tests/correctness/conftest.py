@@ -1,5 +1,7 @@
 """Engines are expensive to start: each module here starts its own once, at most two at a time."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -8,12 +10,22 @@ import pytest
 
 from tests.correctness.engine import Engine, EngineSpec
 
-MODELS = Path(__file__).resolve().parents[2] / "models"
+ROOT = Path(__file__).resolve().parents[2]
+_TINY = "tiny-"
 
 
 def model_folder(name: str) -> Path:
-    """One of the demo's models. Fails, and never skips, when it was not made."""
-    folder = MODELS / name
+    """One of the demo's models, or a random model `tiny-FAMILY`, made here.
+
+    Fails, and never skips, when one of the demo's was not made.
+    """
+    if name.startswith(_TINY):
+        folder = ROOT / "out" / "test-models"
+        command = [sys.executable, "tools/make_tiny_models.py", str(folder)]
+        command += ["--families", name.removeprefix(_TINY)]
+        subprocess.run(command, cwd=ROOT, check=True, timeout=300)
+        return folder / name
+    folder = ROOT / "models" / name
     if not (folder / "made_from.json").is_file():
         pytest.fail(f"{folder} is missing: run `make models` (or python tools/make_models.py) first")
     return folder

@@ -64,26 +64,34 @@ class EngineSpec:
     chunked_prefill_size: int | None = None
     dtype: str | None = None
     context_length: int | None = None
+    page_size: int | None = None
+    overlap_schedule: bool = False
     sleep_on_idle: bool = True
     elastic: Elastic | None = None
+    extra_arguments: tuple[str, ...] = ()
     extra_environment: dict[str, str] = field(default_factory=dict)
 
     def arguments(self, port: int) -> list[str]:
         """The launch line for one loopback port."""
         line = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(self.model)]
         line += ["--host", "127.0.0.1", "--port", str(port), "--device", "cpu"]
-        line += ["--attention-backend", "torch_native", "--disable-overlap-schedule", "--skip-server-warmup"]
+        line += ["--attention-backend", "torch_native", "--skip-server-warmup", *self.extra_arguments]
         line += ["--max-total-tokens", str(self.max_total_tokens)]
         line += ["--max-running-requests", str(self.max_running_requests)]
         optional = {
             "--chunked-prefill-size": self.chunked_prefill_size,
             "--dtype": self.dtype,
             "--context-length": self.context_length,
+            "--page-size": self.page_size,
         }
         for option, value in optional.items():
             if value is not None:
                 line += [option, str(value)]
-        return [*line, "--sleep-on-idle"] if self.sleep_on_idle else line
+        switches = {
+            "--disable-overlap-schedule": not self.overlap_schedule,
+            "--sleep-on-idle": self.sleep_on_idle,
+        }
+        return line + [switch for switch, is_on in switches.items() if is_on]
 
     def environment(self, private_dir: Path) -> dict[str, str]:
         """This process's environment, without any kvcached setting of its own, plus what the engine needs."""

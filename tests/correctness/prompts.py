@@ -49,7 +49,8 @@ def prompts_for(model: Path) -> list[Prompt]:
     """The twenty prompts in this model's own vocabulary."""
     tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
     chats = [f"<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n" for question in _QUESTIONS]
-    long = [f"Chapter {count}. {_PARAGRAPH * count}In the end" for count in _REPEATS]
+    # They begin alike, so that pages of any size have a prefix to share.
+    long = [f"{_PARAGRAPH}Chapter {count}. {_PARAGRAPH * (count - 1)}In the end" for count in _REPEATS]
     # Long ones between short ones, so that every batch mixes lengths.
     texts = [text for group in zip(chats, [*_TEXTS, *long], strict=True) for text in group]
     return [

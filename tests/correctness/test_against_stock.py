@@ -39,16 +39,20 @@ class Case:
     no swap at all."""
     alone: int = COUNT
     """How many of the prompts are also run one at a time."""
+    page_size: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.model}-{self.dtype or 'bfloat16'}"
+        return f"{self.model}-{self.dtype or 'bfloat16'}-page{self.page_size or 1}"
 
 
 CASES = (
     Case("smollm2-135m", None, near_tie=4 / 8),
     Case("smollm2-135m", "float32", near_tie=0.0, alone=5),
     Case("random-qwen3", None, near_tie=4 / 128),
-    Case("random-olmo2", None, near_tie=4 / 128),
+    Case("random-olmo2", None, near_tie=4 / 128, page_size=16),
+    Case("tiny-qwen3_moe", None, near_tie=4 / 128),
+    Case("tiny-deepseek_v2", None, near_tie=4 / 128),
+    Case("tiny-deepseek_v2", "float32", near_tie=0.0, alone=5, page_size=16),
 )
 
 
@@ -70,7 +74,12 @@ def comparison(
 ) -> Iterator[Comparison]:
     case: Case = request.param
     ledger = tmp_path_factory.mktemp("ledger") / "host0.ledger"
-    stock = EngineSpec(model_folder(case.model), chunked_prefill_size=CHUNK_TOKENS, dtype=case.dtype)
+    stock = EngineSpec(
+        model_folder(case.model),
+        chunked_prefill_size=CHUNK_TOKENS,
+        dtype=case.dtype,
+        page_size=case.page_size,
+    )
     elastic = replace(stock, elastic=Elastic(ledger, BUDGET_BYTES, case.model, floor_bytes=0))
     with running(stock, elastic) as engines:
         at_start = _settled_client(ledger)

@@ -10,6 +10,7 @@ import torch
 from kvcached._core import Backend, Geometry, KvPool, Ledger
 from kvcached.errors import Misuse
 from kvcached.sglang.allocator import ElasticTokenAllocator
+from kvcached.sglang.block_pool import BlockPool
 from kvcached.sglang.capacity import Capacity
 
 ROWS = 100
@@ -26,7 +27,7 @@ def allocator(tmp_path: Path) -> Iterator[ElasticTokenAllocator]:
         dtype=torch.bfloat16,
         device="cpu",
         kvcache=None,
-        capacity=Capacity(pool, client, time.monotonic),
+        capacity=Capacity(BlockPool(pool), client, time.monotonic),
     )
     pool.close()
 

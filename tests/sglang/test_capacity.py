@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kvcached import _core
+from kvcached.sglang.block_pool import BlockPool
 from kvcached.sglang.capacity import RETRY_S, Capacity
 
 ROW_BYTES = 256
@@ -44,7 +45,7 @@ class Engine:
             name=self.name, floor_bytes=self.floor_pages * PAGE_BYTES, priority=self.priority
         )
         self.pool = _core.KvPool(_core.Backend.host(strict=True), GEOMETRY, self.client)
-        self.capacity = Capacity(self.pool, self.client, self.clock)
+        self.capacity = Capacity(BlockPool(self.pool), self.client, self.clock)
 
     def evictable_rows(self) -> int:
         return sum(len(rows) for rows in self.cached)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.families import FAMILIES, Shape, make_random_model
+from tools.families import FAMILIES, LATENT_FAMILIES, Shape, make_random_model
 from tools.model_folder import make_folder, recipe_key
 from tools.smollm2 import SourceError, find_gguf, make_smollm2
 
@@ -54,7 +54,7 @@ def test_a_random_model_loads_with_tokenizer_and_chat_template(family: str, tmp_
     assert make_random_model(tmp_path / "model", family, shape)
     assert not make_random_model(tmp_path / "model", family, shape)
     config = json.loads((tmp_path / "model" / "config.json").read_text())
-    assert config["num_key_value_heads"] == 2
+    assert config["num_key_value_heads"] == (4 if family in LATENT_FAMILIES else 2)
     assert config["num_hidden_layers"] == 2
     tokenizer_config = (tmp_path / "model" / "tokenizer_config.json").read_text()
     template = tmp_path / "model" / "chat_template.jinja"

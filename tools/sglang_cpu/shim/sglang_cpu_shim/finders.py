@@ -1,4 +1,4 @@
-"""Import hooks: which module names get a stand-in, and what runs before torchvision does.
+"""Import hooks: which module names get a stand-in, and what runs beside the code of real modules.
 
 Finders and loaders are plain classes: their base classes in `importlib.abc` would import `typing` and more
 into every interpreter of the environment.
@@ -17,6 +17,13 @@ if TYPE_CHECKING:  # the constant is what type checkers look at; importing it wo
     from typing import Any
 
 STAND_INS = {"sgl_kernel": "sglang_cpu_shim.kernels", "triton": "sglang_cpu_shim.triton_names"}
+
+# Modules with `before(module)` and `after(module)`, to run around the code of real ones.
+AMENDED = {
+    "torchvision": "sglang_cpu_shim.torchvision_ops",
+    "sglang.srt.mem_cache.allocator.paged": "sglang_cpu_shim.page_allocation",
+    "sglang.srt.models.deepseek_common.attention_backend_handler": "sglang_cpu_shim.latent_attention",
+}
 
 # Missing on purpose: SGLang registers kernel-load hooks with it where it exists, and else skips that.
 ABSENT = frozenset({"triton.knobs"})
@@ -48,36 +55,37 @@ class StandInFinder:
         """Nothing to run: the module was made complete."""
 
 
-class TorchvisionFinder:
-    """Finds torchvision as usual, but lets its operators be declared before its code runs."""
+class AmendingFinder:
+    """Finds real modules as usual, but lets a step of ours run before or after their code."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The real torchvision's spec with our loader in front; None for other names."""
-        if fullname != "torchvision":
+        """The real module's spec with our loader in front; None for names that need no step."""
+        if fullname not in AMENDED:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _loader(_DeclaringLoader(spec.loader))
+            spec.loader = _loader(_AmendingLoader(spec.loader, AMENDED[fullname]))
         return spec
 
 
-class _DeclaringLoader:
-    """The real loader with one step in front; everything else is passed through."""
+class _AmendingLoader:
+    """The real loader with our step; everything else is passed through."""
 
-    def __init__(self, real: Any) -> None:
+    def __init__(self, real: Any, amendment: str) -> None:
         self._real = real
+        self._amendment = amendment
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType | None:
         module: types.ModuleType | None = self._real.create_module(spec)
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:
-        from .torchvision_ops import declare_missing_operators
-
-        declare_missing_operators(list(module.__path__))
+        amendment = importlib.import_module(self._amendment)
+        amendment.before(module)
         self._real.exec_module(module)
+        amendment.after(module)
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)

@@ -10,8 +10,21 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import types
+
 NMS_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _KEPT_ALIVE: list[object] = []  # a torch.library.Library withdraws its declarations when it is collected
+
+
+def before(module: types.ModuleType) -> None:
+    """Before torchvision's own code runs, which needs its operators."""
+    declare_missing_operators(list(module.__path__))
+
+
+def after(module: types.ModuleType) -> None:
+    """Nothing to add."""
 
 
 def declare_missing_operators(package_path: list[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sys
 import time
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
             "--ledger",
             metavar="PATH",
             action="append",
-            help=f"this ledger file (may be repeated); without it, all in {ledger_dir()}",
+            help=f"this ledger file (may be repeated); without it, KVCACHED_LEDGER and all in {ledger_dir()}",
         )
         sub.set_defaults(command=command)
         return sub
@@ -69,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     add("list", _list, "who holds how much of each device's budget")
     top = add("top", _top, "the same, live, with who wants and who is asked to give back")
     top.add_argument("--interval", type=_seconds, default=1.0, metavar="S", help="seconds between looks")
-    top.add_argument("--count", type=int, default=0, metavar="N", help="end after so many looks")
+    top.add_argument("--count", type=_count, metavar="N", help="end after so many looks; without it, never")
     limit = add("limit", _set, "set the most a client may hold; used memory goes as its requests end")
     floor = add("floor", _set, "set what a client is guaranteed")
     priority = add("priority", _set, "set who is served first and gives back last: the higher")
@@ -109,6 +110,13 @@ def _priority(text: str) -> int:
     return int(text)
 
 
+def _count(text: str) -> int:
+    count = int(text)
+    if count < 1:
+        raise argparse.ArgumentTypeError("give 1 or more")
+    return count
+
+
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not 0 < seconds < _MOST_SECONDS:
@@ -119,11 +127,20 @@ def _seconds(text: str) -> float:
 # ---- looking -----------------------------------------------------------------------------------------------
 
 
+def _paths(options: argparse.Namespace) -> list[str]:
+    """The ledgers asked for; else the one that processes of this environment use, and all in the folder."""
+    found = find_ledgers()
+    ours = os.environ.get("KVCACHED_LEDGER")
+    if ours and Path(ours).exists() and ours not in found:
+        found = [ours, *found]
+    return options.ledger or found
+
+
 def _read_all(options: argparse.Namespace) -> tuple[list[LedgerStats], list[dict[str, str]]]:
     """What can be read, and the errors of what cannot."""
     ledgers: list[LedgerStats] = []
     failures: list[dict[str, str]] = []
-    for path in options.ledger or find_ledgers():
+    for path in _paths(options):
         try:
             ledgers.append(read_ledger(path))
         except (KvcachedError, OSError) as error:
@@ -137,7 +154,8 @@ def _list(options: argparse.Namespace) -> int:
         print(json.dumps({"ledgers": [ledger.as_dict() for ledger in ledgers], "errors": failures}, indent=2))
     else:
         tables = [ledger_table(ledger, HOLDINGS) for ledger in ledgers]
-        print("\n\n".join(tables) or f"no ledgers in {ledger_dir()}")
+        if tables or not failures:
+            print("\n\n".join(tables) or f"no ledgers in {ledger_dir()}")
         _complain(failures)
     return 1 if failures else 0
 
@@ -161,7 +179,7 @@ def _top(options: argparse.Namespace) -> int:
             print((_CLEAR_SCREEN if sys.stdout.isatty() else "") + text, flush=True)
         looks += 1
         if looks == options.count:
-            return 0
+            return 1 if failures else 0
         time.sleep(options.interval)
 
 
@@ -169,7 +187,7 @@ def _top(options: argparse.Namespace) -> int:
 
 
 def _set(options: argparse.Namespace) -> int:
-    target = find_target(options.client, options.ledger or find_ledgers())
+    target = find_target(options.client, _paths(options))
     options.change(target, options)
     client = target.read()
     if options.json:
@@ -187,7 +205,7 @@ def _set(options: argparse.Namespace) -> int:
 
 
 def _reclaim(options: argparse.Namespace) -> int:
-    target = find_target(options.client, options.ledger or find_ledgers())
+    target = find_target(options.client, _paths(options))
     asked_bytes, released_bytes = target.recall(options.size, options.within)
     client = target.look()
     if options.json:

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ledger/clock.hpp"
+#include "ledger/names.hpp"
 #include "vmm/error.hpp"
 
 namespace kvcached {
@@ -54,6 +55,7 @@ Settings::Settings(const LedgerFile& file, std::size_t slot, std::optional<std::
   if (present != *pid || present == 0 || !file.is_slot_locked_elsewhere(slot)) {
     throw Misuse("ledger " + file.path() + ": process " + std::to_string(*pid) + " is no longer at " + name_);
   }
+  name_ = read_name(file.segment().info[slot]);
 }
 
 void Settings::set_limit(std::optional<std::int64_t> limit_bytes) {

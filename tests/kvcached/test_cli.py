@@ -16,6 +16,7 @@ from kvcached import cli, controls
 from kvcached._core import Ledger
 from kvcached.config import default_ledger_path
 from kvcached.controls import Target, find_target
+from kvcached.errors import LedgerRefused
 from kvcached.stats import read_ledger
 from kvcached.table import HOLDINGS, ledger_table
 
@@ -92,6 +93,20 @@ def test_list_without_a_path_shows_all_default_ledgers(start_child: StartChild) 
         ("cuda0", 0),
         ("host0", 1),
     ]
+
+
+def test_the_ledger_of_this_environment_is_found_too(
+    monkeypatch: pytest.MonkeyPatch, ledger_path: str
+) -> None:
+    monkeypatch.setenv("KVCACHED_LEDGER", ledger_path)
+    client = Ledger(ledger_path, 1 << 30).register(name="elsewhere")
+    code, report = kvctl("list")
+    assert [ledger["path"] for ledger in report["ledgers"]] == [ledger_path]
+    assert kvctl("limit", "elsewhere", "1MiB")[0] == code == 0
+    assert read_ledger(ledger_path).clients[0].limit_bytes == 1 << 20
+    with pytest.raises(LedgerRefused, match="'elsewhere'"):
+        Ledger(ledger_path).set_floor(slot=0, pid=os.getpid(), floor_bytes=2 << 20)
+    client.close()
 
 
 def test_list_as_text(capsys: pytest.CaptureFixture[str], ledger_path: str, start_child: StartChild) -> None:
@@ -405,7 +420,7 @@ def test_an_odd_file_among_the_ledgers_hides_nobody(capsys: pytest.CaptureFixtur
         assert "host0" in shown.out
         assert "\\udcff.ledger: its path is no UTF-8" in shown.err
     assert cli.main(["doctor"]) == 1
-    assert cli.main(["top", "--count", "1"]) == 0
+    assert cli.main(["top", "--count", "1"]) == 1
     client.close()
 
 
@@ -429,6 +444,7 @@ def test_names_cannot_steer_the_terminal(ledger_path: str) -> None:
         (["floor", "a", "129TiB"], "more than any device has"),
         (["limit", "a", "9" * 400 + ".5GiB"], "not a whole number"),
         (["reclaim", "a", "1GiB", "--within", "1e9"], "give seconds above 0"),
+        (["top", "--count", "0"], "give 1 or more"),
     ],
 )
 def test_values_out_of_range(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

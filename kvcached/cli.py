@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import time
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kvcached import doctor
 from kvcached._core import Ledger
-from kvcached.config import ledger_dir, parse_size_bytes
+from kvcached.config import Config, ledger_dir, parse_size_bytes
 from kvcached.controls import find_target
 from kvcached.errors import KvcachedError
 from kvcached.ledgers import checked_path, find_ledgers, printable
@@ -130,7 +129,7 @@ def _seconds(text: str) -> float:
 def _paths(options: argparse.Namespace) -> list[str]:
     """The ledgers asked for; else the one that processes of this environment use, and all in the folder."""
     found = find_ledgers()
-    ours = os.environ.get("KVCACHED_LEDGER")
+    ours = Config.from_env().ledger_path
     if ours and Path(ours).exists() and ours not in found:
         found = [ours, *found]
     return options.ledger or found

@@ -89,7 +89,8 @@ def find_target(client: str, paths: Iterable[str]) -> Target:
         return found[0][0]
     if not found:
         raise Misuse(
-            f"no client {client!r}: give a name, a pid or @SLOT as `kvctl list` shows them{''.join(failures)}"
+            f"no client {client!r}: give a name or a pid as `kvctl list` shows them, or @SLOT as its --json "
+            f"does{''.join(failures)}"
         )
     several = "; ".join(
         f"{stats.name} (pid {stats.pid}, {stats.kind}): @{stats.slot} of --ledger {target.path}"

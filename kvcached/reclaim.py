@@ -2,10 +2,17 @@
 
 Example::
 
-    ledger = kvcached.ledgers.open_ledger(config, "cpu")
+    from kvcached.config import Config
+    from kvcached.ledgers import open_ledger
+
+    ledger = open_ledger(Config.from_env(), "cpu")
     client = ledger.register(name="embeddings", floor_bytes=64 << 20)
-    with ReclaimServer(ledger, client, give_back=cache.shrink):
-        ...  # fill the cache, and say after every change what of it could go: client.set_spare(cache.nbytes)
+
+    def give_back(nbytes):
+        client.release(cache.shrink(nbytes))
+
+    with ReclaimServer(ledger, client, give_back):
+        ...  # client.try_claim before filling; after every change client.set_spare with what could go
 """
 
 from __future__ import annotations

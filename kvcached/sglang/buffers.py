@@ -40,11 +40,15 @@ def memory_of(kv_pool: Any) -> EngineMemory:
     """
     memory: EngineMemory | None = getattr(kv_pool, _ATTRIBUTE, None)
     if memory is None:
-        raise errors.Unavailable(
-            f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports "
-            f"{' and '.join(SUPPORTED_POOLS)}. Remedy: serve this model with KVCACHED_ENABLE=0"
-        )
+        raise _not_elastic(kv_pool)
     return memory
+
+
+def _not_elastic(kv_pool: Any) -> errors.Unavailable:
+    return errors.Unavailable(
+        f"kvcached cannot make {type(kv_pool).__name__} elastic: this release supports "
+        f"{' and '.join(SUPPORTED_POOLS)}. Remedy: serve this model with KVCACHED_ENABLE=0"
+    )
 
 
 def create_buffers(original: Callable[..., None], kv_pool: Any) -> None:
@@ -142,7 +146,7 @@ def build_allocator(original: Callable[..., Any], configurator: Any, **arguments
 def _refuse_unsupported_pool(kv_pool: Any) -> None:
     """Raise Unavailable, naming the setting, for variants whose rows are not laid out as we map them."""
     if type(kv_pool).__name__ not in SUPPORTED_POOLS:
-        memory_of(kv_pool)
+        raise _not_elastic(kv_pool)
     unsupported = {
         "this KV layout": (_layout_of(kv_pool) != "nhd", _layout_of(kv_pool), "the NHD layout"),
         "the memory saver": (

@@ -107,9 +107,9 @@ def test_any_row_of_a_page_gives_it_back_once(allocator: ElasticPagedAllocator) 
 
 def test_clearing_takes_all_back_and_leaves_the_padding(allocator: ElasticPagedAllocator) -> None:
     pool = allocator.capacity.pool
-    padding_bytes = pool.mapped_bytes
+    with_padding_rows = pool.rows_free_backed
     assert pool.grow(10 * PAGE)
     assert extend(allocator, [0], [10 * PAGE], [-1]) is not None
     allocator.clear()
     assert allocator.available_size() == ROWS
-    assert pool.mapped_bytes == padding_bytes
+    assert pool.rows_free_backed == with_padding_rows

@@ -56,6 +56,11 @@ class BlockPool:
         """Pages worth keeping ready."""
         return self._pool.warm_pages
 
+    @property
+    def mapped_bytes(self) -> int:
+        """Memory beneath the pool."""
+        return self._pool.mapped_bytes
+
     def grow(self, rows: int) -> bool:
         """Back free blocks for `rows` rows, or nothing. OutOfMemory where the device refuses."""
         return self._pool.grow(self._blocks(rows))
